@@ -1,0 +1,129 @@
+"""Draws that are a pure function of a seed and of who is there.
+
+Every draw has an address (purpose, round, slot or step, client). At an address each id has a priority, and the ids with
+the smallest priorities are drawn. Take an id away and a draw changes only if it held that id; the next in line
+takes its place. What is left is the draw on the remaining ids for the same seed.
+
+The functions that draw take the priorities as an argument: from the PRF in production, from an oracle that walks every
+order under test (``fedforget.evidence.laws``).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
+
+SEED_BYTES = 32
+NO_CLIENT = b"\xff" * BLOCK_BYTES
+_PERSON = b"fedforget/draw/1"
+
+
+class Purpose(IntEnum):
+    """What a draw is for; part of its address, fixed for ever."""
+
+    SLOT = 1
+    BATCH = 2
+    STATE = 3  # dropout and initial states
+    AUGMENTATION = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a draw stands: rounds from 1, slots and steps from 0."""
+
+    purpose: Purpose
+    round: int
+    index: int
+    client: bytes = NO_CLIENT
+
+    def message(self) -> bytes:
+        return struct.pack(">BQQ", self.purpose, self.round, self.index) + self.client
+
+
+class Priorities(Protocol):
+    """Gives every id of a set its priority at an address, as two columns of 64 bits: high and low half."""
+
+    def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]: ...
+
+    def stream(self, address: Address) -> bytes:
+        """The key of the random stream at an address (dropout and the like)."""
+
+
+def draw_key(seed: bytes, address: Address) -> bytes:
+    """The AES-128 key of an address."""
+    return hashlib.blake2b(address.message(), key=seed, digest_size=16, person=_PERSON).digest()
+
+
+class PrfPriorities:
+    """Priority = AES-128 of the id's block under the key of the address. A permutation: no ties, uniform orders."""
+
+    def __init__(self, seed: bytes) -> None:
+        if len(seed) != SEED_BYTES:
+            raise ValueError(f"a seed has {SEED_BYTES} bytes, not {len(seed)}")
+        self._seed = seed
+
+    def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
+        cipher = Cipher(algorithms.AES(draw_key(self._seed, address)), modes.ECB())  # noqa: S305 (used as a PRP)
+        encrypted = cipher.encryptor().update(ids.blocks.data.cast("B") if len(ids) else b"")
+        return np.frombuffer(encrypted, ">u8").reshape(-1, 2)
+
+    def stream(self, address: Address) -> bytes:
+        return draw_key(self._seed, address)
+
+
+def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
+    """Positions, ascending, of the ``count`` smallest priorities, compared over all 16 bytes."""
+    if count >= len(priorities):
+        return np.arange(len(priorities))
+    high, low = priorities[:, 0].astype(np.uint64), priorities[:, 1]
+    bound = high.min() if count == 1 else np.partition(high, count - 1)[count - 1]
+    candidates = np.flatnonzero(high <= bound)
+    if len(candidates) > count:  # equal high halves at the boundary: the low halves decide
+        order = np.lexsort((low[candidates], high[candidates]))
+        candidates = np.sort(candidates[order[:count]])
+    return candidates
+
+
+def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_: int, slots: int) -> list[Id]:
+    """The clients in the K slots of a round: each slot uniform over the roster, the slots independent.
+
+    Algorithm 1, line 8: the multiset P^(t).
+    """
+    if not len(roster):
+        raise ValueError("nobody to draw: the roster is empty")
+    drawn = []
+    for slot in range(slots):
+        order = priorities(Address(Purpose.SLOT, round_, slot), roster)
+        drawn.append(roster.ids[int(smallest(order, 1)[0])])
+    return drawn
+
+
+def draw_batch_without_replacement(
+    priorities: Priorities, client: Id, samples: IdSet, round_: int, step: int, size: int
+) -> NDArray[np.intp]:
+    """Positions in ``samples`` of a client's mini-batch: a uniform subset of min(b, N_k), in ascending block order.
+
+    Algorithm 1, line 13: B_k^(t).
+    """
+    if size >= len(samples):
+        return np.arange(len(samples))
+    address = Address(Purpose.BATCH, round_, step, id_block(client))
+    return smallest(priorities(address, samples), size)
+
+
+def multiplicities(slots: Sequence[Id]) -> dict[Id, int]:
+    """How often each distinct client was drawn, in ascending order of id blocks."""
+    counts: dict[Id, int] = {}
+    for client in sorted(slots, key=id_block):
+        counts[client] = counts.get(client, 0) + 1
+    return counts

@@ -1,0 +1,60 @@
+"""The first use of every id: the paper's dictionary that answers "is anything to do?" in O(1) (Section 5.3).
+
+For a sample it is the earliest step, for a client the earliest round. It is part of the state: noted while learning,
+taken back while rewinding, and derivable again from the seeds at any time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.algorithm.ids import Id, IdSet
+
+NEVER = 0
+
+
+class FirstUse:
+    """When each id of a set was first used, counted from 1; ``NEVER`` if it was not."""
+
+    def __init__(self, ids: IdSet, known: Mapping[Id, int] | None = None) -> None:
+        self.ids = ids
+        self._when: NDArray[np.int64] = np.full(len(ids), NEVER, np.int64)
+        for identifier, when in (known or {}).items():
+            self._when[ids.position[identifier]] = when
+
+    def note(self, positions: NDArray[np.intp], when: int) -> list[Id]:
+        """Note a use; returns the ids for which it was the first."""
+        fresh = positions[self._when[positions] == NEVER]
+        self._when[fresh] = when
+        return [self.ids.ids[place] for place in fresh]
+
+    def of(self, identifier: Id) -> int | None:
+        return int(self._when[self.ids.position[identifier]]) or None
+
+    def look_up(self, ids: Sequence[Id]) -> NDArray[np.int64]:
+        """First uses in bulk, ``NEVER`` where there was none."""
+        return self._when[self.places(self.ids, ids)]
+
+    @staticmethod
+    def places(within: IdSet, ids: Sequence[Id]) -> NDArray[np.intp]:
+        """Where each of ``ids`` stands in a set."""
+        return np.fromiter(map(within.position.__getitem__, ids), np.intp, len(ids))
+
+    def rewind(self, last: int) -> None:
+        """Take back every use after ``last``."""
+        self._when[self._when > last] = NEVER
+
+    def without(self, ids: Iterable[Id]) -> FirstUse:
+        """The same, for the ids that are left."""
+        left = self.ids.without(ids)
+        made = FirstUse(left)
+        made._when = self.look_up(left.ids)
+        return made
+
+    def known(self) -> dict[Id, int]:
+        """Every first use there was."""
+        used = np.flatnonzero(self._when)
+        return {self.ids.ids[place]: int(self._when[place]) for place in used}

@@ -1,0 +1,112 @@
+"""Ids of clients and samples, and the 16-byte blocks that the draws see.
+
+An id is an integer in [0, 2^63) or a string. A string of decimal digits without leading zeros *is* that integer,
+so ``3`` and ``"3"`` are one id. The block of an id is fixed for ever: test vectors hold it in place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+import re
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.errors import InvalidId
+
+Id = int | str
+
+BLOCK_BYTES = 16
+_INTEGER_LIMIT = 2**63
+_DECIMAL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_PERSON = b"fedforget/id/1"
+
+
+def canonical_id(value: object) -> Id:
+    """The one spelling of an id: an ``int`` where it is one, else a ``str``.
+
+    >>> canonical_id("3"), canonical_id(3), canonical_id("03"), canonical_id("ward-7")
+    (3, 3, '03', 'ward-7')
+    """
+    if isinstance(value, str):
+        text = str(value)
+        if _DECIMAL.fullmatch(text) and len(text) <= 19 and int(text) < _INTEGER_LIMIT:
+            return int(text)
+        return text
+    if not isinstance(value, (bool, np.bool_, float)):
+        try:
+            number = operator.index(value)  # type: ignore[arg-type]
+        except TypeError:
+            pass
+        else:
+            if 0 <= number < _INTEGER_LIMIT:
+                return number
+    raise InvalidId(
+        f"{value!r} cannot be the id of a client or sample",
+        hint="use an integer from 0 to 2^63-1 or a string",
+    )
+
+
+def id_block(identifier: Id) -> bytes:
+    """The 16 bytes that stand for a canonical id in every draw."""
+    if isinstance(identifier, int):
+        return bytes(8) + identifier.to_bytes(8, "big")
+    try:
+        text = identifier.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InvalidId(f"the id {identifier!r} is not valid Unicode text", hint="use another id") from error
+    return b"\x01" + hashlib.blake2b(text, digest_size=15, person=_PERSON).digest()
+
+
+class IdSet:
+    """Distinct ids in ascending block order, with their blocks as one array. Immutable."""
+
+    def __init__(self, ids: Iterable[object], *, what: str = "id") -> None:
+        pairs = sorted((id_block(identifier), identifier) for identifier in map(canonical_id, ids))
+        for (block, first), (next_block, second) in zip(pairs, pairs[1:], strict=False):
+            if block == next_block:
+                raise InvalidId(
+                    f"duplicate {what} {first!r}" if first == second else f"{what}s {first!r} and {second!r} collide",
+                    hint="every id of a set must be its own; an integer and its decimal spelling are one id",
+                )
+        self.ids: tuple[Id, ...] = tuple(identifier for _, identifier in pairs)
+        joined = b"".join(block for block, _ in pairs)
+        self.blocks: NDArray[np.uint8] = np.frombuffer(joined, np.uint8).reshape(-1, BLOCK_BYTES)
+
+    @classmethod
+    def _of(cls, ids: tuple[Id, ...], blocks: NDArray[np.uint8]) -> IdSet:
+        made = cls.__new__(cls)
+        made.ids, made.blocks = ids, blocks
+        return made
+
+    @cached_property
+    def position(self) -> dict[Id, int]:
+        """Where each id stands in block order."""
+        return {identifier: place for place, identifier in enumerate(self.ids)}
+
+    def without(self, ids: Iterable[Id]) -> IdSet:
+        """The set that is left when ``ids`` are taken out; the order of the others is untouched."""
+        gone = [self.position[identifier] for identifier in set(ids) if identifier in self.position]
+        if not gone:
+            return self
+        keep = np.ones(len(self.ids), bool)
+        keep[gone] = False
+        kept_ids = tuple(identifier for identifier, stays in zip(self.ids, keep, strict=True) if stays)
+        return self._of(kept_ids, np.ascontiguousarray(self.blocks[keep]))
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[Id]:
+        return iter(self.ids)
+
+    def __contains__(self, identifier: object) -> bool:
+        return identifier in self.position
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IdSet) and self.ids == other.ids
+
+    __hash__ = None  # type: ignore[assignment]

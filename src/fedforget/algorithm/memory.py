@@ -1,0 +1,86 @@
+"""Both parties' memories without a disk, for replaying and for enumerating laws. One contract with ``store``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedforget.algorithm.first_use import FirstUse
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import RemoveOrder, State
+
+
+class ServerInMemory:
+    """A ``ServerMemory`` that keeps its states in a dictionary."""
+
+    def __init__(self, plan: Plan, roster: IdSet, initial: State) -> None:
+        self._plan = plan
+        self._states: dict[int, State] = {0: initial}
+        self._first_use = FirstUse(roster)
+        self.rounds_done = 0
+
+    @property
+    def roster(self) -> IdSet:
+        return self._first_use.ids
+
+    def first_round(self, client: Id) -> int | None:
+        return self._first_use.of(client)
+
+    def first_rounds(self) -> dict[Id, int]:
+        return self._first_use.known()
+
+    def load(self, round_: int) -> State:
+        return self._states[round_]
+
+    def kept_at_or_before(self, round_: int) -> int:
+        return max(kept for kept in self._states if kept <= round_)
+
+    def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
+        places = FirstUse.places(self.roster, drawn)
+        self._first_use.note(places, round_)
+        self._states[round_] = state
+        self.rounds_done = round_
+        if not self._plan.is_kept(round_ - 1, round_):
+            del self._states[round_ - 1]
+
+    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
+        self.rounds_done = min(self.rounds_done, rounds_done)
+        self._states = {kept: state for kept, state in self._states.items() if kept <= self.rounds_done}
+        self._first_use.rewind(self.rounds_done)
+        self._first_use = self._first_use.without(leaving)
+
+
+class ClientsInMemory:
+    """A ``ClientMemory`` that keeps everything in dictionaries."""
+
+    def __init__(self, samples: Mapping[Id, IdSet], seeds: Mapping[Id, bytes]) -> None:
+        self._samples = dict(samples)
+        self._seeds = dict(seeds)
+        self._first: dict[Id, dict[Id, int]] = {client: {} for client in samples}
+
+    def samples(self, client: Id) -> IdSet:
+        return self._samples[client]
+
+    def first_steps(self, client: Id) -> Mapping[Id, int]:
+        return self._first[client]
+
+    def seed(self, client: Id) -> bytes:
+        return self._seeds[client]
+
+    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
+        for client, sample, step in uses:
+            self._first[client][sample] = step
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        for order in orders:
+            if order.samples is None:
+                for table in (self._samples, self._seeds, self._first):
+                    table.pop(order.client, None)
+            elif order.client in self._samples:
+                self._samples[order.client] = self._samples[order.client].without(order.samples)
+                for sample in order.samples:
+                    self._first[order.client].pop(sample, None)
+
+    def rewind(self, last_step: int) -> None:
+        for client, first in self._first.items():
+            self._first[client] = {sample: step for sample, step in first.items() if step <= last_step}

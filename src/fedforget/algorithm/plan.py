@@ -1,0 +1,244 @@
+"""The plan of a run: what is decided once, before any data are touched, and never again.
+
+K and b are formulas in M and N (Algorithm 1, line 1). Re-evaluated after an erasure they would change the law of
+learning, so here they are integers that are frozen with the plan; the ρ they realise is only reported.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+from fedforget.errors import PlanRefused
+
+KEEP_EVERY = "every"
+KEEP_ENDS = "ends"
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptimizer:
+    """Local SGD (Algorithm 1, line 15); its state is reset every round."""
+
+    lr: float = 0.1  # η
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    prox: float = 0.0  # FedProx's μ: pulls the local model towards the round's global one
+
+    def __post_init__(self) -> None:
+        _require(math.isfinite(self.lr) and self.lr > 0, f"the learning rate must be above 0, not {self.lr}")
+        _require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), not {self.momentum}")
+        _require(0 <= self.weight_decay < math.inf, f"weight decay must be 0 or more, not {self.weight_decay}")
+        _require(0 <= self.prox < math.inf, f"the FedProx weight must be 0 or more, not {self.prox}")
+
+
+@dataclass(frozen=True, slots=True)
+class ServerOptimizer:
+    """What the server does with the average: takes it (``average``), or steps towards it (``fedadam``)."""
+
+    name: str = "average"
+    lr: float = 0.01
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 0.001
+
+    def __post_init__(self) -> None:
+        _require(
+            self.name in ("average", "fedadam"),
+            f"unknown server optimizer {self.name!r}",
+            "choose average or fedadam",
+        )
+        _require(math.isfinite(self.lr) and self.lr > 0, f"the server's learning rate must be above 0, not {self.lr}")
+        for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
+            _require(0 <= beta < 1, f"{name} must lie in [0, 1), not {beta}")
+        _require(math.isfinite(self.tau) and self.tau > 0, f"tau must be above 0, not {self.tau}")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """K, b, E and R, the optimisers, and which rounds' models are kept.
+
+    >>> Plan(clients_per_round=5, batch_size=10, local_steps=10, rounds=30).steps
+    300
+    """
+
+    clients_per_round: int  # K
+    batch_size: int  # b
+    local_steps: int  # E
+    rounds: int  # R
+    local: LocalOptimizer = field(default_factory=LocalOptimizer)
+    server: ServerOptimizer = field(default_factory=ServerOptimizer)
+    keep: str | int = KEEP_EVERY  # every round, every c-th, or only the ends
+
+    def __post_init__(self) -> None:
+        for name in ("clients_per_round", "batch_size", "local_steps", "rounds"):
+            value = getattr(self, name)
+            _require(
+                isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31,
+                f"{name.replace('_', ' ')} must be a whole number from 1, not {value!r}",
+                "the nearest feasible value is 1",
+            )
+        valid = self.keep in (KEEP_EVERY, KEEP_ENDS) or (
+            isinstance(self.keep, int) and not isinstance(self.keep, bool) and self.keep >= 1
+        )
+        _require(valid, f"cannot keep models {self.keep!r}", "keep every, ends, or a whole number from 1")
+
+    @property
+    def steps(self) -> int:
+        """T = E·R."""
+        return self.local_steps * self.rounds
+
+    def step_of(self, round_: int, index: int) -> int:
+        """The step t, from 1, of the local step ``index``, from 0, of a round."""
+        return (round_ - 1) * self.local_steps + index + 1
+
+    def round_of(self, step: int) -> int:
+        """The round, from 1, that a step belongs to."""
+        return (step - 1) // self.local_steps + 1
+
+    def is_kept(self, round_: int, rounds_done: int) -> bool:
+        """Whether the model of a round is on disk once ``rounds_done`` are: the first and the last always are."""
+        if round_ in (0, rounds_done) or self.keep == KEEP_EVERY:
+            return True
+        return isinstance(self.keep, int) and round_ % self.keep == 0
+
+    @classmethod
+    def from_rho(
+        cls,
+        *,
+        rho_s: float | Fraction,
+        rho_c: float | Fraction,
+        local_steps: int,
+        rounds: int | None = None,
+        steps: int | None = None,
+        sizes: Iterable[int] | None = None,
+        clients: int | None = None,
+        samples: float | Fraction | None = None,
+        **others: object,
+    ) -> Plan:
+        """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down so that no ρ exceeds what was asked for.
+
+        M and N come from the clients' ``sizes`` (N their mean) or directly from ``clients`` and ``samples``.
+
+        >>> plan = Plan.from_rho(rho_s=0.25, rho_c=0.5, local_steps=10, rounds=30, clients=300, samples=200)
+        >>> plan.clients_per_round, plan.batch_size
+        (5, 10)
+        """
+        requested_s, requested_c = _requested_rho("rho_s", rho_s), _requested_rho("rho_c", rho_c)
+        population, mean = _population(sizes, clients, samples)
+        _require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}")
+        total = _total_steps(local_steps, rounds, steps)
+        slots = math.floor(requested_c * local_steps * population / total)
+        if slots < 1:
+            lowest = Fraction(total, local_steps * population)
+            raise PlanRefused(
+                f"rho_c = {_number(requested_c)} leaves less than one client a round "
+                f"(K = rho_c*E*M/T = {_number(requested_c * local_steps * population / total)})",
+                hint=_nearest_rho_c(lowest, requested_c, population, local_steps),
+            )
+        batch = math.floor(requested_s * mean / (requested_c * local_steps))
+        if batch < 1:
+            raise PlanRefused(
+                f"rho_s = {_number(requested_s)} leaves less than one sample a batch "
+                f"(b = rho_s*N/(rho_c*E) = {_number(requested_s * mean / (requested_c * local_steps))})",
+                hint=_nearest_rho_s(requested_s, requested_c, mean, local_steps),
+            )
+        if batch > mean:
+            raise PlanRefused(
+                f"rho_s = {_number(requested_s)} asks for batches of {batch}, but a client has {_number(mean)} samples",
+                hint=f"the nearest feasible rho_s is rho_c*E = {_number(requested_c * local_steps)}",
+            )
+        return cls(slots, batch, local_steps, total // local_steps, **others)  # type: ignore[arg-type]
+
+    def realised_rho_c(self, clients: int) -> float:
+        """ρ_C = K·R/M on the present roster."""
+        return self.clients_per_round * self.rounds / clients if clients else 0.0
+
+    def realised_rho_s(self, sizes: Iterable[int]) -> float:
+        """ρ_S = b·K·T/(N·M), with min(b, N_k) and N_k of the client for which it is worst."""
+        present = [size for size in sizes if size]
+        if not present:
+            return 0.0
+        share = max(Fraction(min(self.batch_size, size), size) for size in set(present))
+        return float(share * self.clients_per_round * self.steps / len(present))
+
+
+def _require(holds: bool, message: str, hint: str = "") -> None:
+    if not holds:
+        raise PlanRefused(message, hint=hint or "correct the value and give the command again")
+
+
+def _requested_rho(name: str, value: float | Fraction) -> Fraction:
+    try:
+        rho = Fraction(str(value))  # the decimal that was written, not its binary neighbour
+    except (ValueError, ZeroDivisionError):
+        rho = Fraction(0)
+    _require(
+        0 < rho <= 1,
+        f"{name} must lie in (0, 1], not {value}",
+        "it bounds a probability; to accept any value give clients per round and batch size instead",
+    )
+    return rho
+
+
+def _population(
+    sizes: Iterable[int] | None, clients: int | None, samples: float | Fraction | None
+) -> tuple[int, Fraction]:
+    if sizes is not None:
+        counted = list(sizes)
+        _require(bool(counted), "the federation has no clients", "give it at least one client with one sample")
+        return len(counted), Fraction(sum(counted), len(counted))
+    _require(clients is not None and samples is not None, "M and N are needed", "give sizes, or clients and samples")
+    assert clients is not None and samples is not None
+    _require(clients >= 1, f"the federation has {clients} clients", "give it at least one client")
+    mean = Fraction(str(samples))
+    _require(mean >= 1, f"a client has {samples} samples", "give each client at least one sample")
+    return clients, mean
+
+
+def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int:
+    if rounds is not None:
+        _require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", "the nearest feasible value is 1")
+        return rounds * local_steps
+    _require(steps is not None, "the length of training is needed", "give rounds or steps")
+    assert steps is not None
+    below = max(1, steps // local_steps) * local_steps
+    _require(
+        steps >= 1 and steps % local_steps == 0,
+        f"{steps} steps are not a whole number of rounds of {local_steps}",
+        f"the nearest feasible numbers are {below} and {below + local_steps}",
+    )
+    return steps
+
+
+def _nearest_rho_c(lowest: Fraction, requested: Fraction, population: int, local_steps: int) -> str:
+    rounds = math.floor(requested * population)
+    options = [f"rho_c = {_number(lowest, up=True)}"] if lowest <= 1 else []
+    if rounds >= 1:
+        options.append(f"{rounds} rounds ({rounds * local_steps} steps)")
+    else:
+        options.append(f"{math.ceil(1 / requested)} clients")
+    return "the nearest feasible: " + " or ".join(options)
+
+
+def _nearest_rho_s(requested: Fraction, requested_c: Fraction, mean: Fraction, local_steps: int) -> str:
+    options = []
+    lowest = requested_c * local_steps / mean
+    if lowest <= 1:
+        options.append(f"rho_s = {_number(lowest, up=True)}")
+    fewer = math.floor(requested * mean / requested_c)
+    if fewer >= 1:
+        options.append(f"{fewer} local steps at the same rho_c")
+    if not options:
+        options.append(f"rho_c = {_number(requested * mean / local_steps)}")
+    return "the nearest feasible: " + " or ".join(options)
+
+
+def _number(value: Fraction, *, up: bool = False) -> str:
+    """Six significant digits; rounded up where a lower value would not be feasible."""
+    shown = f"{float(value):.6g}"
+    if up and Fraction(shown) < value:
+        exponent = math.floor(math.log10(float(value))) - 5
+        shown = f"{float(Fraction(shown) + Fraction(10) ** exponent):.6g}"
+    return shown

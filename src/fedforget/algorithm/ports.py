@@ -1,0 +1,141 @@
+"""What the algorithm asks of the world: small messages between server and clients, and a memory for each party.
+
+The server knows the roster, slots, rounds and models; only a client knows its sample ids, its seed and its batches.
+Models and states are opaque here: tensors in production, tuples of batches where laws are enumerated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedforget.algorithm.ids import Id, IdSet
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Everything the server carries from round to round, and everything that is rewound."""
+
+    model: Any
+    optimizer: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTask:
+    """Server to client: train round r from this model."""
+
+    round: int
+    client: Id
+    model: Any
+
+
+@dataclass(frozen=True, slots=True)
+class TrainReply:
+    """Client to server: my model after E local steps."""
+
+    client: Id
+    model: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetQuery:
+    """Server to client: if these samples of yours went, what would change?"""
+
+    client: Id
+    samples: tuple[Id, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetReply:
+    """Client to server: the first step that used each sample (None: never), and whether I would be empty."""
+
+    client: Id
+    first_steps: tuple[int | None, ...]
+    now_empty: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveOrder:
+    """Server to client: forget these samples, or (None) everything."""
+
+    client: Id
+    samples: tuple[Id, ...] | None
+
+
+class Federation(Protocol):
+    """Reaching clients. Replies come in task order; a missing one raises and names the client."""
+
+    def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]: ...
+
+    def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]: ...
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        """Durable and idempotent."""
+
+    def rewind(self, rounds_done: int) -> None:
+        """Clients take back what they noted of later rounds."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalRound:
+    """What a client's learner needs for one round: the model, and the samples and random stream of each step."""
+
+    round: int
+    client: Id
+    model: Any
+    batches: tuple[tuple[Id, ...], ...]
+    streams: tuple[bytes, ...]
+
+
+class LocalLearner(Protocol):
+    """E local steps on given batches: deterministic, and a function of the local round and of nothing else."""
+
+    def train(self, work: LocalRound) -> Any: ...
+
+
+class Aggregator(Protocol):
+    """The next state from the last one, the slots in order and one reply per distinct client."""
+
+    def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State: ...
+
+
+class ServerMemory(Protocol):
+    """The server's part of the state. Every change is whole or not at all."""
+
+    @property
+    def rounds_done(self) -> int: ...
+
+    @property
+    def roster(self) -> IdSet: ...
+
+    def first_round(self, client: Id) -> int | None: ...
+
+    def load(self, round_: int) -> State:
+        """The state after a round that is kept."""
+
+    def kept_at_or_before(self, round_: int) -> int:
+        """The latest round up to ``round_`` whose state can be loaded."""
+
+    def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
+        """A round is done: its state, and the clients that took part."""
+
+    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
+        """Back to the state after ``rounds_done``, without the clients that leave. Idempotent."""
+
+
+class ClientMemory(Protocol):
+    """The clients' part of the state: who has which samples, and when each was first used."""
+
+    def samples(self, client: Id) -> IdSet: ...
+
+    def first_steps(self, client: Id) -> Mapping[Id, int]: ...
+
+    def seed(self, client: Id) -> bytes: ...
+
+    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
+        """First uses (client, sample, step), durable together."""
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None: ...
+
+    def rewind(self, last_step: int) -> None: ...

@@ -1,0 +1,61 @@
+"""Seeds, and commitments to them.
+
+A seed given by a person derives every other; without one each comes from the operating system. A commitment prevents
+changing a seed later, not choosing it, so a given seed carries the path-by-path guarantee only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+
+from fedforget.algorithm.draws import SEED_BYTES
+from fedforget.algorithm.ids import Id, id_block
+
+_PERSON = b"fedforget/seed/1"
+
+
+@dataclass(frozen=True, slots=True)
+class Seed:
+    """A secret seed and the nonce that hides it in its commitment."""
+
+    value: bytes
+    nonce: bytes
+
+    @property
+    def commitment(self) -> bytes:
+        return hashlib.blake2b(self.nonce + self.value, digest_size=32).digest()
+
+
+class SeedSource:
+    """Where the seeds of a run come from: derived from one given seed, or the operating system."""
+
+    def __init__(self, given: int | str | bytes | None) -> None:
+        self._root = None
+        if given is not None:
+            text = given if isinstance(given, bytes) else str(given).encode()
+            self._root = hashlib.blake2b(text, digest_size=SEED_BYTES, person=_PERSON).digest()
+
+    @property
+    def origin(self) -> str:
+        return "system" if self._root is None else "given"
+
+    def _derive(self, purpose: str, block: bytes = b"") -> bytes:
+        if self._root is None:
+            return secrets.token_bytes(SEED_BYTES)
+        message = purpose.encode().ljust(16, b"\0") + block
+        return hashlib.blake2b(message, key=self._root, digest_size=SEED_BYTES, person=_PERSON).digest()
+
+    def server(self) -> Seed:
+        return Seed(self._derive("server"), self._derive("server nonce"))
+
+    def client(self, client: Id) -> Seed:
+        block = id_block(client)
+        return Seed(self._derive("client", block), self._derive("client nonce", block))
+
+    def initial_model(self) -> bytes:
+        return self._derive("model")
+
+    def partition(self) -> bytes:
+        return self._derive("partition")

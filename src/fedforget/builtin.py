@@ -1,0 +1,106 @@
+"""Runs whose data and model come with FedForget, so that a plan file is enough to open them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.data import digits
+from fedforget.data.digits import Digits
+from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.run import Run
+from fedforget.store import run_directory
+from fedforget.store.plan_file import PlanFile
+
+DATASETS = (digits.NAME,)
+MODEL = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
+
+
+@dataclass(frozen=True, slots=True)
+class DigitsFederation:
+    """The digits, split once over all data before anything is left out."""
+
+    dataset: Digits
+    clients: int
+    beta: float
+    partition_seed: bytes
+
+    @classmethod
+    def split(cls, clients: int, beta: float, partition_seed: bytes) -> DigitsFederation:
+        return cls(Digits(), clients, beta, partition_seed)
+
+    def settings(self) -> dict[str, str | int | float]:
+        return {
+            "name": digits.NAME,
+            "clients": self.clients,
+            "beta": self.beta,
+            "partition_seed": self.partition_seed.hex(),
+        }
+
+    def owners(self) -> dict[int, list[int]]:
+        return self.dataset.partition(clients=self.clients, beta=self.beta, seed=self.partition_seed)
+
+
+def check_dataset(name: str) -> None:
+    if name not in DATASETS:
+        raise InvalidInput(
+            f"unknown dataset {name!r}", hint=f"use one of: {', '.join(DATASETS)}; or bring your own with fedforget.Run"
+        )
+
+
+def sizes_of(name: str, clients: int, seed: int | None) -> list[int]:
+    """How many samples each client of a dataset would have."""
+    check_dataset(name)
+    federation = DigitsFederation.split(clients, digits.BETA, SeedSource(seed).partition())
+    return [len(rows) for rows in federation.owners().values()]
+
+
+def train_run(
+    path: Path,
+    name: str,
+    clients: int,
+    make_plan: object,
+    *,
+    seed: int | None,
+    without: Iterable[Request] = (),
+) -> Run:
+    """Make a run on a built-in dataset, or open the one that is there if it has the same plan."""
+    from fedforget.training.models import build_model  # noqa: PLC0415 (torch)
+
+    check_dataset(name)
+    source = SeedSource(seed)
+    if run_directory.is_run(path) and seed is None:
+        partition_seed = bytes.fromhex(str(PlanFile.read(path).dataset.get("partition_seed", "")))
+    else:
+        partition_seed = source.partition()
+    federation = DigitsFederation.split(clients, digits.BETA, partition_seed)
+    owners = federation.owners()
+    plan = make_plan([len(rows) for rows in owners.values()])  # type: ignore[operator]
+    assert isinstance(plan, Plan)
+    return Run(
+        path,
+        plan,
+        model=build_model(MODEL, source.initial_model()),
+        data=federation.dataset.federated(owners),  # type: ignore[arg-type]
+        seed=seed,
+        without=without,
+        names=(MODEL, federation.settings()),
+    )
+
+
+def open_run(path: Path) -> Run:
+    """Open a run on a built-in dataset from its directory alone."""
+    from fedforget.training.models import build_model  # noqa: PLC0415 (torch)
+
+    file = PlanFile.read(path)
+    if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
+        raise PlanRefused(
+            f"the model and data of {path} are not built in", hint="open it in Python: fedforget.Run(path, model=…, data=…)"
+        )
+    with run_directory.reading(path, settled=False) as run:
+        owners = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
+    return Run(path, model=build_model(file.model, bytes(32)), data=Digits().federated(owners))

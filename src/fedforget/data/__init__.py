@@ -1,0 +1,1 @@
+"""Datasets: who has which samples."""

@@ -1,0 +1,43 @@
+"""scikit-learn's bundled handwritten digits: 1,797 images of 8×8. The id of a sample is its row in ``load_digits``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from fedforget.algorithm.ids import Id
+from fedforget.data.federated import FederatedData
+from fedforget.data.partition import dirichlet_label_partition
+
+NAME = "digits"
+BETA = 0.5
+_TEST_EVERY = 5  # rows ≡ 0 mod 5 are test data
+_LARGEST = np.float32(16)  # a constant of the format, not a statistic of the data
+
+
+class Digits:
+    """The images as float32 in [0, 1], and their labels."""
+
+    def __init__(self) -> None:
+        from sklearn.datasets import load_digits  # noqa: PLC0415 (a second of importing that other commands need not pay)
+
+        raw = load_digits()
+        self._x = (raw.data.astype(np.float32) / _LARGEST).astype(np.float32)
+        self._y = raw.target.astype(np.int64)
+
+    @property
+    def training_rows(self) -> list[int]:
+        return [row for row in range(len(self._y)) if row % _TEST_EVERY]
+
+    def partition(self, *, clients: int, beta: float, seed: bytes) -> dict[int, list[int]]:
+        rows = self.training_rows
+        return dirichlet_label_partition(self._y[rows], rows, clients=clients, beta=beta, seed=seed)
+
+    def federated(self, owners: Mapping[Id, Iterable[Id]]) -> FederatedData:
+        """The data of the clients that own these rows, with the test set."""
+        test = slice(0, None, _TEST_EVERY)
+        return FederatedData(
+            {client: {row: (self._x[row], self._y[row]) for row in rows} for client, rows in owners.items()},
+            test=(self._x[test], self._y[test]),
+        )

@@ -1,0 +1,120 @@
+"""A federation's data: each client's samples under stable ids, and the digests that say when content changed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id, IdSet, canonical_id
+from fedforget.errors import DataChanged, InvalidInput, UnknownTarget
+
+Array = NDArray[Any]
+CONTENT_BYTES = 16
+
+
+class ClientData:
+    """One client's samples: a mapping of stable id → (x, y), or a torch ``Dataset`` whose index is the id."""
+
+    def __init__(self, client: Id, samples: Any) -> None:
+        self._client = client
+        if isinstance(samples, Mapping):
+            self._keys = {canonical_id(key): key for key in samples}
+            self.ids = IdSet(samples, what=f"sample id of client {client}:")
+        elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
+            self.ids = IdSet(range(len(samples)))
+            self._keys = {identifier: identifier for identifier in self.ids}
+        else:
+            raise InvalidInput(
+                f"the samples of client {client} are a {type(samples).__name__}",
+                hint="give a mapping of id → (x, y) or a torch Dataset",
+            )
+        self._samples = samples
+
+    def sample(self, identifier: Id) -> tuple[Array, Array]:
+        """The x and y of one sample as arrays."""
+        if identifier not in self.ids:
+            raise DataChanged(
+                f"sample {identifier} of client {self._client} is missing from the data",
+                hint="bring it back, or forget it with `fedforget forget`",
+            )
+        try:
+            x, y = self._samples[self._keys[identifier]]
+        except (TypeError, ValueError) as error:
+            raise InvalidInput(
+                f"sample {identifier} of client {self._client} is not a pair (x, y)", hint="give two values"
+            ) from error
+        return _array(x), _array(y)
+
+    def arrays(self, ids: Sequence[Id]) -> tuple[Array, Array]:
+        """Samples stacked in the order given."""
+        pairs = [self.sample(identifier) for identifier in ids]
+        try:
+            return np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
+        except ValueError as error:
+            raise InvalidInput(
+                f"the samples of client {self._client} differ in shape", hint="pad or crop them to one shape"
+            ) from error
+
+    def content(self, identifier: Id) -> bytes:
+        """A digest of a sample's x and y: type, shape and bytes."""
+        hasher = hashlib.blake2b(digest_size=CONTENT_BYTES, person=b"fedforget/sample")
+        for array in self.sample(identifier):
+            hasher.update(f"{array.dtype.str}{array.shape};".encode())
+            hasher.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+        return hasher.digest()
+
+
+class FederatedData:
+    """The clients of a federation and, if there is one, the server's test set (x, y)."""
+
+    def __init__(self, clients: Mapping[Any, Any], test: tuple[Any, Any] | None = None) -> None:
+        self.roster = IdSet(clients, what="client id")
+        made = {canonical_id(client): samples for client, samples in clients.items()}
+        self._clients = {client: ClientData(client, made[client]) for client in self.roster}
+        self.test = None if test is None else (_array(test[0]), _array(test[1]))
+
+    def __getitem__(self, client: Id) -> ClientData:
+        if client not in self._clients:
+            raise DataChanged(
+                f"client {client} is missing from the data", hint="bring it back, or forget it with `fedforget forget`"
+            )
+        return self._clients[client]
+
+    def members(self, without: Iterable[Request] = ()) -> dict[Id, IdSet]:
+        """Each client's sample ids, without what is asked to be left out; empty clients are no clients."""
+        members = {client: self._clients[client].ids for client in self.roster}
+        for request in without:
+            if request.client not in self.roster:
+                raise UnknownTarget(f"client {request.client} is not in the data", hint="correct the --without file")
+            if request.sample is not None and request.sample not in self._clients[request.client].ids:
+                raise UnknownTarget(f"there is no {request} in the data", hint="correct the --without file")
+            gone = members[request.client] if request.sample is None else (request.sample,)
+            members[request.client] = members[request.client].without(gone)
+        return {client: ids for client, ids in members.items() if len(ids)}
+
+    def sizes(self) -> list[int]:
+        return [len(self._clients[client].ids) for client in self.roster]
+
+    def contents(self, client: Id, ids: Iterable[Id]) -> Iterator[tuple[Id, bytes]]:
+        return ((identifier, self[client].content(identifier)) for identifier in ids)
+
+    def require_unchanged(self, client: Id, known: Mapping[Id, bytes]) -> None:
+        """Changed content under the same id is other data: training on it would not be what the state says."""
+        for identifier, content in known.items():
+            if self[client].content(identifier) != content:
+                raise DataChanged(
+                    f"the content of sample {identifier} of client {client} is not what the run began with",
+                    hint="restore it, or forget the sample: other content is another sample",
+                )
+
+
+def _array(value: Any) -> Array:
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise InvalidInput(f"a {type(value).__name__} cannot be made an array", hint="give numbers, arrays or tensors")
+    return array

@@ -1,0 +1,108 @@
+"""Every error FedForget raises on purpose: the fact, the place, the remedy.
+
+    FedForgetError
+      InvalidInput            the caller can correct the call          (exit 3)
+        UnknownTarget           no such client or sample
+        InvalidId               an id that cannot be one, or two that are the same
+        InvalidRequests         a request file that cannot be read
+        NoSuchRun               the directory holds no run
+      PlanRefused             the plan is impossible, or not this run's (exit 4)
+      RunBusy                 another process works on the run          (exit 5)
+      RunDamaged              a file of the run is torn or altered      (exit 6)
+      RunTooNew               made by a newer version                   (exit 7)
+      DataChanged             the data are not those the run knows      (exit 8)
+      TrainingFailed          a client could not finish its round       (exit 9)
+        NonFiniteLoss           its loss or weights became NaN or infinite
+      StorageFailed           the operating system refused a write      (exit 10)
+      ModelWithdrawn          every client was erased: there is no model (exit 11)
+      UnfinishedRequest       an interrupted request must be finished first (exit 12)
+
+The library raises these; only the command line turns them into exit codes.
+"""
+
+from __future__ import annotations
+
+
+class FedForgetError(Exception):
+    """An error with a stable ``code``, a one-line message and a hint that says what to do."""
+
+    code = "error"
+    exit_code = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class InvalidInput(FedForgetError):
+    code = "invalid-input"
+    exit_code = 3
+
+
+class UnknownTarget(InvalidInput):
+    code = "unknown-target"
+
+
+class InvalidId(InvalidInput):
+    code = "invalid-id"
+
+
+class InvalidRequests(InvalidInput):
+    code = "invalid-requests"
+
+
+class NoSuchRun(InvalidInput):
+    code = "no-such-run"
+
+
+class PlanRefused(FedForgetError):
+    code = "plan-refused"
+    exit_code = 4
+
+
+class RunBusy(FedForgetError):
+    code = "run-busy"
+    exit_code = 5
+
+
+class RunDamaged(FedForgetError):
+    code = "run-damaged"
+    exit_code = 6
+
+
+class RunTooNew(FedForgetError):
+    code = "run-too-new"
+    exit_code = 7
+
+
+class DataChanged(FedForgetError):
+    code = "data-changed"
+    exit_code = 8
+
+
+class TrainingFailed(FedForgetError):
+    code = "training-failed"
+    exit_code = 9
+
+
+class NonFiniteLoss(TrainingFailed):
+    code = "non-finite-loss"
+
+
+class StorageFailed(FedForgetError):
+    code = "storage-failed"
+    exit_code = 10
+
+
+class ModelWithdrawn(FedForgetError):
+    code = "model-withdrawn"
+    exit_code = 11
+
+
+class UnfinishedRequest(FedForgetError):
+    code = "unfinished-request"
+    exit_code = 12

@@ -1,0 +1,1 @@
+"""Proof: laws by enumeration, and replay."""

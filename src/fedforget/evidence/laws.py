@@ -1,0 +1,243 @@
+"""Exactness in law, by enumeration: the production code run over every order of priorities of a tiny world.
+
+An oracle stands in for the PRF. At each address it walks every order of the ids that are there, each with its exact
+probability; learn, forget and rewind are the ones that ship. The "model" of a round is the tuple of batches that built
+it, appended to the model before, so a history is read out of the *stored* models and never derived again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from fractions import Fraction
+from functools import lru_cache
+from itertools import combinations, permutations, product
+from math import factorial, prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.algorithm.draws import Address
+from fedforget.algorithm.forget import Request, forget
+from fedforget.algorithm.ids import Id, IdSet, canonical_id
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
+from fedforget.algorithm.plan import KEEP_EVERY, Plan
+from fedforget.algorithm.ports import LocalRound, State, TrainReply
+from fedforget.errors import InvalidInput
+from fedforget.federation.inline import InlineFederation
+
+World = Mapping[Any, Sequence[Any]]  # client → its sample ids
+History = tuple[Any, ...]  # of rounds (slots, ((client, (batch, …)), …))
+Law = dict[History, Fraction]
+Progress = Callable[[int], None]
+
+
+@lru_cache
+def _orders(size: int) -> tuple[tuple[int, ...], ...]:
+    return tuple(permutations(range(size)))
+
+
+class Oracle:
+    """Priorities for one combination of orders: ``choices`` names the order at each address, as they are asked for."""
+
+    def __init__(self, choices: Sequence[int]) -> None:
+        self._choices = list(choices)
+        self._sizes: list[int] = []
+        self._ranks: dict[Address, dict[Id, int]] = {}
+
+    def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
+        ranks = self._ranks.get(address)
+        if ranks is None:
+            ranks = self._ranks[address] = dict(zip(ids, self._next_order(len(ids)), strict=True))
+        priorities = np.zeros((len(ids), 2), np.uint64)
+        priorities[:, 1] = [ranks[identifier] for identifier in ids]  # the high halves tie: all 16 bytes must count
+        return priorities
+
+    def stream(self, address: Address) -> bytes:  # noqa: ARG002 (no random layers in a model made of tuples)
+        return bytes(16)
+
+    def _next_order(self, size: int) -> tuple[int, ...]:
+        if len(self._sizes) == len(self._choices):
+            self._choices.append(0)
+        self._sizes.append(size)
+        return _orders(size)[self._choices[len(self._sizes) - 1]]
+
+    @property
+    def probability(self) -> Fraction:
+        return Fraction(1, prod(map(factorial, self._sizes)))
+
+    def next_choices(self) -> list[int] | None:
+        """The next combination in depth-first order, or None after the last."""
+        choices = self._choices[: len(self._sizes)]
+        while choices and choices[-1] + 1 == factorial(self._sizes[len(choices) - 1]):
+            choices.pop()
+        return [*choices[:-1], choices[-1] + 1] if choices else None
+
+
+def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None = None) -> Law:
+    """The law of ``run``'s result over every order of priorities that it looks at."""
+    law: Law = {}
+    choices: list[int] | None = []
+    count = 0
+    while choices is not None:
+        oracle = Oracle(choices)
+        history = run(oracle)
+        law[history] = law.get(history, Fraction(0)) + oracle.probability
+        choices = oracle.next_choices()
+        count += 1
+        if progress is not None:
+            progress(count)
+    return law
+
+
+class _BatchesAreTheModel:
+    """A learner whose local model is the tuple of its batches, and an aggregator that appends a round to the history."""
+
+    def __init__(self, labels: Mapping[Id, Any]) -> None:
+        self._labels = labels
+
+    def train(self, work: LocalRound) -> tuple[tuple[Any, ...], ...]:
+        return tuple(tuple(_in_order(self._labels[sample] for sample in batch)) for batch in work.batches)
+
+    def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:
+        trained = {self._labels[reply.client]: reply.model for reply in replies}
+        round_ = (
+            tuple(self._labels[client] for client in slots),
+            tuple((client, trained[client]) for client in _in_order(trained)),
+        )
+        return State((*state.model, round_))
+
+
+def symbolic_server(world: World, oracle: Oracle, plan: Plan) -> Server:
+    """The production server and clients on a tiny world, with the oracle's priorities and tuples for models."""
+    samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
+    labels = {canonical_id(label): label for ids in (world, *world.values()) for label in ids}
+    model = _BatchesAreTheModel(labels)
+    clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
+    federation = InlineFederation(plan, clients, model, priorities=lambda _: oracle)
+    return Server(plan, oracle, ServerInMemory(plan, IdSet(samples), State(())), federation, model)
+
+
+def stored_history(server: Server) -> History:
+    """The history that the stored model consists of."""
+    history: History = server.memory.load(server.memory.rounds_done).model
+    return history
+
+
+def law_of_learning(
+    world: World, *, K: int, b: int, E: int, R: int, keep: str | int = KEEP_EVERY, progress: Progress | None = None
+) -> Law:
+    """The law of the history of production ``learn`` on ``world``."""
+    plan = Plan(K, b, E, R, keep=keep)
+
+    def run(oracle: Oracle) -> History:
+        server = symbolic_server(world, oracle, plan)
+        learn(server, R)
+        return stored_history(server)
+
+    return enumerate_orders(run, progress)
+
+
+def law_after_forgetting(
+    world: World,
+    requests: Sequence[Any],
+    *,
+    K: int,
+    b: int,
+    E: int,
+    R: int,
+    keep: str | int = KEEP_EVERY,
+    progress: Progress | None = None,
+) -> Law:
+    """The law of the history after production ``learn`` and ``forget`` of a stream of requests.
+
+    A request is ``("sample", client, id)`` or ``("client", client)``, with one more element for the rounds done when it
+    arrives (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
+    """
+    plan = Plan(K, b, E, R, keep=keep)
+    arrivals = [_parse(entry, R) for entry in requests]
+
+    def run(oracle: Oracle) -> History:
+        server = symbolic_server(world, oracle, plan)
+        for batch, rounds_done in arrivals:
+            learn(server, rounds_done)
+            pending = _still_there(server, batch)
+            if pending:
+                forget(server, pending)
+        learn(server, R)
+        return stored_history(server)
+
+    return enumerate_orders(run, progress)
+
+
+def textbook_law(world: World, *, K: int, b: int, E: int, R: int) -> Law:
+    """K independent uniform slots; per distinct client E independent uniform min(b, N_k)-subsets; R independent rounds."""
+    if not any(len(ids) for ids in world.values()):
+        return {(): Fraction(1)}
+    one_round = dict(_textbook_rounds(world, K, b, E))
+    law: Law = {(): Fraction(1)}
+    for _ in range(R):
+        law = {
+            (*history, round_): chance * share
+            for history, chance in law.items()
+            for round_, share in one_round.items()
+        }
+    return law
+
+
+def _textbook_rounds(world: World, K: int, b: int, E: int) -> Iterator[tuple[Any, Fraction]]:
+    present = [client for client, ids in world.items() if len(ids)]
+    for slots in product(present, repeat=K):
+        distinct = _in_order(set(slots))
+        subsets = [list(combinations(_in_order(world[client]), min(b, len(world[client])))) for client in distinct]
+        chance = Fraction(1, len(present) ** K * prod(len(choices) ** E for choices in subsets))
+        for batches in product(*(product(choices, repeat=E) for choices in subsets)):
+            yield (slots, tuple(zip(distinct, batches, strict=True))), chance
+
+
+def remaining_world(world: World, requests: Sequence[Any]) -> dict[Any, tuple[Any, ...]]:
+    """The world without everything that was asked for."""
+    left = {client: list(ids) for client, ids in world.items()}
+    for batch, _ in (_parse(entry, 0) for entry in requests):
+        for request in batch:
+            for client in list(left):
+                if canonical_id(client) != request.client:
+                    continue
+                kept = [] if request.sample is None else left[client]
+                left[client] = [sample for sample in kept if canonical_id(sample) != request.sample]
+    return {client: tuple(ids) for client, ids in left.items() if ids}
+
+
+def total_variation(one: Law, other: Law) -> Fraction:
+    """The exact distance of two laws: 0 if and only if they are equal."""
+    histories = one.keys() | other.keys()
+    return sum((abs(one.get(h, Fraction(0)) - other.get(h, Fraction(0))) for h in histories), Fraction(0)) / 2
+
+
+def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
+    if isinstance(entry, list):
+        parts = [_parse(each, default) for each in entry]
+        return [request for batch, _ in parts for request in batch], max((when for _, when in parts), default=default)
+    arity = {"sample": 3, "client": 2}.get(entry[0], 0)
+    if not arity or len(entry) not in (arity, arity + 1):
+        raise InvalidInput(f"{entry!r} is not a request", hint='use ("sample", client, id) or ("client", client)')
+    request = Request.of(entry[1], entry[2] if entry[0] == "sample" else None)
+    return [request], entry[arity] if len(entry) > arity else default
+
+
+def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:
+    """Asking twice is asking once: what is gone already needs nothing done."""
+    assert isinstance(server.federation, InlineFederation)
+    clients = server.federation.memory
+    return [
+        request
+        for request in dict.fromkeys(batch)
+        if request.client in server.memory.roster
+        and (request.sample is None or request.sample in clients.samples(request.client))
+    ]
+
+
+def _in_order(labels: Any) -> list[Any]:
+    """Labels ascending; where numbers and words mix, numbers first."""
+    return sorted(labels, key=lambda label: (isinstance(label, str), label))

@@ -1,0 +1,168 @@
+"""Verification by replay: derive every draw again, train again from round 0 on what is left, and compare every byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
+from fedforget.algorithm.plan import KEEP_ENDS, Plan
+from fedforget.algorithm.ports import Aggregator, LocalLearner, State
+from fedforget.data.federated import FederatedData
+from fedforget.errors import DataChanged, RunDamaged
+from fedforget.federation.inline import InlineFederation
+from fedforget.store.files import digest
+from fedforget.store.model_files import encode
+from fedforget.store.run_directory import OpenRun
+
+TOLERANCE = 1e-3  # of the largest weight, where other hardware or libraries did the arithmetic
+
+
+@dataclass(slots=True)
+class Verification:
+    """What was checked, and what was wrong."""
+
+    bitwise_equal: bool = True
+    models_ok: bool = True
+    draws_ok: bool = True
+    data_ok: bool = True
+    seeds_ok: bool = True
+    chain_ok: bool = True
+    within_tolerance: bool | None = None  # only where the environment differs and bits were not equal
+    rounds_replayed: int = 0
+    models_compared: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        equal = self.bitwise_equal or self.within_tolerance is True
+        return equal and self.models_ok and self.draws_ok and self.data_ok and self.seeds_ok and self.chain_ok
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+class _Watched(ServerInMemory):
+    """A memory that compares each state with the stored one as it is committed."""
+
+    compare: Callable[[int, State], None]
+
+    def commit(self, round_: int, state: State, drawn: Any) -> None:
+        super().commit(round_, state, drawn)
+        self.compare(round_, state)
+
+
+def verify(
+    run: OpenRun,
+    data: FederatedData,
+    learner: LocalLearner,
+    aggregate: Aggregator,
+    *,
+    same_environment: bool,
+    on_round: Callable[[int], None] | None = None,
+) -> Verification:
+    """Check seeds, chain, data and model files, then replay the run and compare."""
+    found = Verification()
+    _check_seeds(run, found)
+    problem = run.record.chain_problem()
+    if problem is not None:
+        found.chain_ok = False
+        found.problems.append(problem)
+    _check_data(run, data, found)
+    _check_models(run, found)
+    if found.data_ok and found.models_ok:
+        _replay(run, learner, aggregate, found, same_environment, on_round)
+    else:
+        found.bitwise_equal = False
+    return found
+
+
+def _check_seeds(run: OpenRun, found: Verification) -> None:
+    if run.server.seed.commitment != run.file.server_commitment:
+        found.seeds_ok = False
+        found.problems.append("the server's seed is not the one the plan is committed to")
+    commitments = run.server.commitments()
+    if set(run.clients.clients()) != set(commitments):
+        found.seeds_ok = False
+        found.problems.append("the clients' memory and the server's roster name different clients")
+        return
+    for client, commitment in commitments.items():
+        if run.clients.seed_pair(client).commitment != commitment:
+            found.seeds_ok = False
+            found.problems.append(f"the seed of client {client} is not the one it is committed to")
+
+
+def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
+    for client in run.clients.clients():
+        try:
+            data.require_unchanged(client, run.clients.contents(client))
+        except DataChanged as error:
+            found.data_ok = False
+            found.problems.append(error.message)
+
+
+def _check_models(run: OpenRun, found: Verification) -> None:
+    kept, plan = run.server.kept(), run.file.plan
+    expected = {r for r in range(run.server.rounds_done + 1) if plan.is_kept(r, run.server.rounds_done)}
+    if set(kept) != expected:
+        found.models_ok = False
+        found.problems.append("the rounds that have models are not those the plan keeps")
+    for round_ in kept:
+        try:
+            run.server.load(round_)
+        except RunDamaged as error:
+            found.models_ok = False
+            found.problems.append(error.message)
+
+
+def _replay(
+    run: OpenRun,
+    learner: LocalLearner,
+    aggregate: Aggregator,
+    found: Verification,
+    same_environment: bool,
+    on_round: Callable[[int], None] | None,
+) -> None:
+    plan, kept = run.file.plan, run.server.kept()
+
+    def compare(round_: int, state: State) -> None:
+        found.rounds_replayed += 1
+        if round_ not in kept:
+            return
+        found.models_compared += 1
+        if digest(encode(state)) == kept[round_]:
+            return
+        if found.bitwise_equal:
+            found.problems.append(f"the model of round {round_} is not what its replay gives")
+        found.bitwise_equal = False
+        if not same_environment:
+            found.within_tolerance = found.within_tolerance is not False and close(state, run.server.load(round_))
+
+    frugal = Plan(plan.clients_per_round, plan.batch_size, plan.local_steps, plan.rounds, keep=KEEP_ENDS)
+    memory = _Watched(frugal, run.server.roster, run.server.load(0))
+    memory.compare = compare
+    roster = run.server.roster
+    clients = ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
+    federation = InlineFederation(plan, clients, learner)
+    server = Server(plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
+    learn(server, run.server.rounds_done, on_round)
+    same_draws = memory.first_rounds() == run.server.first_rounds() and all(
+        clients.first_steps(client) == run.clients.first_steps(client) for client in roster
+    )
+    if not same_draws:
+        found.draws_ok = False
+        found.problems.append("the stored first uses are not those of the draws")
+
+
+def close(one: State, other: State) -> bool:
+    """Whether two states agree within ``TOLERANCE`` of their largest weight."""
+    for name, tensor in one.model.items():
+        scale = max(float(np.abs(tensor).max(initial=0.0)), 1e-12)
+        if float(np.abs(tensor - other.model[name]).max(initial=0.0)) > TOLERANCE * scale:
+            return False
+    return True

@@ -1,0 +1,1 @@
+"""Reaching clients: one port, several ways, one contract test."""

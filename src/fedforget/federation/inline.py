@@ -1,0 +1,74 @@
+"""All clients in this process, one after the other, on one thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from fedforget.algorithm.client import Client
+from fedforget.algorithm.draws import Priorities, PrfPriorities
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import (
+    ClientMemory,
+    ForgetQuery,
+    ForgetReply,
+    LocalLearner,
+    RemoveOrder,
+    TrainReply,
+    TrainTask,
+)
+
+
+class InlineFederation:
+    """A ``Federation`` whose clients live here. Their memory is asked for a client when it is first needed."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        memory: ClientMemory,
+        learner: LocalLearner,
+        priorities: Callable[[bytes], Priorities] = PrfPriorities,
+    ) -> None:
+        self._plan = plan
+        self.memory = memory
+        self._learner = learner
+        self._priorities = priorities
+        self._clients: dict[Id, Client] = {}
+
+    def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
+        replies, uses = [], []
+        for task in tasks:
+            work, first_uses = self._client(task.client).local_round(task)
+            uses += first_uses
+            replies.append(TrainReply(task.client, self._learner.train(work)))
+        self.memory.note(uses)
+        return replies
+
+    def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
+        return [self._client(query.client).what_would_change(query) for query in queries]
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        self.memory.remove(orders)
+        for order in orders:
+            if order.samples is None:
+                self._clients.pop(order.client, None)
+            elif order.client in self._clients:
+                self._clients[order.client].remove(order.samples)
+
+    def rewind(self, rounds_done: int) -> None:
+        last_step = rounds_done * self._plan.local_steps
+        self.memory.rewind(last_step)
+        for client in self._clients.values():
+            client.rewind(last_step)
+
+    def _client(self, client: Id) -> Client:
+        if client not in self._clients:
+            memory = self.memory
+            self._clients[client] = Client(
+                client,
+                memory.samples(client),
+                self._priorities(memory.seed(client)),
+                self._plan,
+                memory.first_steps(client),
+            )
+        return self._clients[client]

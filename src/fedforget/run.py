@@ -1,0 +1,416 @@
+"""``Run``: a federation on one machine that learns, forgets, verifies and exports."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedforget.algorithm.aggregate import aggregator
+from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.forget import Request, apply, decide
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import State
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
+from fedforget.data.federated import FederatedData
+from fedforget.environment import arithmetic, environment
+from fedforget.errors import InvalidInput, ModelWithdrawn, PlanRefused, UnknownTarget
+from fedforget.federation.inline import InlineFederation
+from fedforget.store import run_directory
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Basis, Intent, Receipt, Stage, guarantee_of
+from fedforget.store.run_directory import Birth, OpenRun
+from fedforget.store.state_digest import state_digest
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from fedforget.evidence.replay import Verification
+    from fedforget.training.local_sgd import TorchLearner
+
+OWN: Mapping[str, str | int | float] = {"name": "own"}
+OnRound = Callable[[int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands."""
+
+    run: str
+    rounds_done: int
+    rounds: int
+    steps_done: int
+    steps: int
+    clients: int
+    samples: int
+    clients_per_round: int
+    batch_size: int
+    local_steps: int
+    rho_s: float
+    rho_c: float
+    model_digest: str | None
+    withdrawn: bool
+    accuracy: float | None
+    requests: int
+    pending: bool
+    seed_origin: str
+    tainted: bool
+
+
+class Run:
+    """A run directory together with the model and the data that belong to it.
+
+    Opens the run at ``path``, or makes it if ``plan`` is given and there is none. ``data`` maps each client to a mapping of
+    stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without`` leaves data out.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        plan: Plan | None = None,
+        *,
+        model: nn.Module,
+        data: FederatedData | Mapping[Any, Any],
+        test: tuple[Any, Any] | None = None,
+        loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        seed: int | str | None = None,
+        without: Iterable[Request] = (),
+        names: tuple[Mapping[str, str | int | float], Mapping[str, str | int | float]] = (OWN, OWN),
+    ) -> None:
+        self.path = Path(path)
+        self._module = model
+        self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
+        self._loss = loss
+        if not run_directory.is_run(self.path):
+            if plan is None:
+                PlanFile.read(self.path)  # says that there is no run
+                raise AssertionError
+            self._create(plan, SeedSource(seed), list(without), names)
+        elif plan is not None:
+            self._require_same(plan, SeedSource(seed), list(without), names)
+        self.plan = PlanFile.read(self.path).plan
+
+    def _create(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
+        from fedforget.training.weights import weights_of  # noqa: PLC0415 (torch only where it is needed)
+
+        members = self._data.members(without)
+        if not members:
+            raise PlanRefused("the federation has no clients", hint="give it at least one client with one sample")
+        server_seed = seeds.server()
+        birth = Birth(
+            file=PlanFile(plan, *names, server_seed.commitment),
+            server_seed=server_seed,
+            seed_origin=seeds.origin,
+            client_seeds={client: seeds.client(client) for client in members},
+            contents=lambda client: self._data.contents(client, members[client]),
+            initial=State(weights_of(self._module)),
+        )
+        run_directory.create(self.path, birth)
+
+    def _require_same(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
+        """The same command again goes on; another plan, seed or roster would be another run."""
+        here = PlanFile.read(self.path)
+        differences = here.differences(PlanFile(plan, *names, b""))
+        if seeds.origin == "given" and seeds.server().commitment != here.server_commitment:
+            differences.append("it was made with another seed")
+        if differences:
+            raise PlanRefused(
+                f"{self.path} is a run with another plan: {'; '.join(differences)}",
+                hint=f"go on with `fedforget train {self.path}`, or choose another --out",
+            )
+        with run_directory.reading(self.path, settled=False) as run:
+            for request in without:
+                if request.client in run.server.roster and (
+                    request.sample is None or request.sample in run.clients.samples(request.client)
+                ):
+                    raise PlanRefused(
+                        f"{self.path} was trained with {request}",
+                        hint=f"use `fedforget forget {self.path}` instead of --without",
+                    )
+
+    # Learning and forgetting
+
+    def train(self, until: int | None = None, on_round: OnRound | None = None) -> Status:
+        """Learn up to round ``until`` (the plan's last if None), after finishing whatever was interrupted."""
+        goal = self.plan.rounds if until is None else until
+        if not 0 <= goal <= self.plan.rounds:
+            raise InvalidInput(
+                f"round {goal} is not in the plan", hint=f"it has {self.plan.rounds} rounds; give 0 to {self.plan.rounds}"
+            )
+        with self._at_work() as run:
+            self._recover(run, on_round)
+            if not len(run.server.roster):
+                raise _withdrawn(self.path)
+            if run.server.rounds_done < goal:
+                self._check_data(run, ())
+                learn(self._server(run), goal, on_round)
+                run.record.trained(run.server.rounds_done, environment())
+            self._measure(run)
+            return status_of(run)
+
+    def forget(
+        self,
+        requests: Iterable[Request] | None = None,
+        *,
+        client: Any = None,
+        sample: Any = None,
+        basis: str = Basis.UNKNOWN,
+        new_seed: bool = False,
+        on_round: OnRound | None = None,
+    ) -> list[Receipt]:
+        """Forget a sample (``client`` and ``sample``), a client, or a batch of requests, all or nothing.
+
+        Asking for what is gone already gives the receipt it went under.
+        """
+        wanted = _wanted(requests, client, sample)
+        if basis not in list(Basis):
+            raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+        with self._at_work() as run:
+            self._recover(run, on_round)
+            pending, receipts = _sort_out(run, wanted)
+            if pending or new_seed:
+                intent = self._accept(run, pending, basis, new_seed)
+                self._finish(run, intent, on_round)
+                made = zip(pending, intent.ids, strict=True)
+                receipts |= {
+                    request: replace(run.record.receipt(identifier), client=request.client, sample=request.sample)
+                    for request, identifier in made
+                }
+            return [receipts[request] for request in wanted]
+
+    def preview(self, requests: Iterable[Request]) -> ForgettingCost:
+        """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
+        with run_directory.reading(self.path, settled=False) as run:
+            return preview(run, list(requests))
+
+    def _accept(self, run: OpenRun, requests: Sequence[Request], basis: str, new_seed: bool) -> Intent:
+        self._check_data(run, requests)
+        decision = decide(self._server(run), requests)
+        if new_seed:
+            decision = replace(decision, rewind_to=0)
+        everyone = set(run.server.roster) <= set(decision.leaving)
+        recomputed = 0 if everyone else (decision.goal - decision.rewind_to) * self.plan.local_steps
+        return run.record.accept(
+            decision,
+            basis=basis,
+            guarantee=guarantee_of(run.server.seed_origin, run.record.tainted, basis, new_seed),
+            recomputed_steps=recomputed,
+            reseed=_fresh_root() if new_seed else None,
+        )
+
+    def _recover(self, run: OpenRun, on_round: OnRound | None) -> None:
+        """Finish what a crash interrupted; everything is applied from the intent, idempotently."""
+        while (intent := run.record.pending()) is not None:
+            self._finish(run, intent, on_round)
+
+    def _finish(self, run: OpenRun, intent: Intent, on_round: OnRound | None) -> None:
+        stage = run.record.stage(intent)
+        if stage == Stage.ACCEPTED:
+            apply(self._server(run), intent.decision)
+            if intent.reseed is not None:
+                self._reseed(run, intent.reseed)
+            run.record.removed(intent, run.server.rounds_done)
+            stage = Stage.REMOVED
+        if stage == Stage.REMOVED:
+            if len(run.server.roster):
+                self._check_data(run, ())
+                learn(self._server(run), intent.decision.goal, on_round)
+            run.record.recomputed(intent)
+            run.record.trained(run.server.rounds_done, environment())
+            stage = Stage.RECOMPUTED
+        if stage == Stage.RECOMPUTED:
+            self._measure(run)
+            model = run.server.model_digest() if len(run.server.roster) else None
+            run.record.completed(intent, run.server.rounds_done, model, state_digest(run))
+        run.purge_function()
+        run.record.purged(intent)
+
+    def _reseed(self, run: OpenRun, root: str) -> None:
+        seeds = SeedSource(bytes.fromhex(root))
+        clients = {client: seeds.client(client) for client in run.server.roster}
+        server_seed = seeds.server()
+        file = replace(run.file, server_commitment=server_seed.commitment)
+        run.clients.reseed(clients)
+        run.replace_plan(file)
+        run.server.reseed(server_seed, {client: seed.commitment for client, seed in clients.items()}, file.digest)
+
+    # Looking
+
+    def status(self) -> Status:
+        with run_directory.reading(self.path, settled=False) as run:
+            return status_of(run)
+
+    def clients(self) -> dict[Id, int]:
+        """The clients and how many samples each has."""
+        with run_directory.reading(self.path, settled=False) as run:
+            return run.clients.sizes()
+
+    def samples(self, client: Id) -> IdSet:
+        with run_directory.reading(self.path, settled=False) as run:
+            return run.clients.samples(client)
+
+    def state_digest(self) -> str:
+        with run_directory.reading(self.path) as run:
+            return state_digest(run)
+
+    def verify(self, on_round: OnRound | None = None) -> Verification:
+        """Replay from round 0 on the remaining data and compare every byte."""
+        from fedforget.evidence.replay import verify  # noqa: PLC0415
+        from fedforget.training.streams import one_thread, own_streams  # noqa: PLC0415
+
+        with run_directory.reading(self.path) as run, one_thread(), own_streams():
+            return verify(
+                run,
+                self._data,
+                self._learner(),
+                self._aggregator(),
+                same_environment=_same_environment(run),
+                on_round=on_round,
+            )
+
+    def export(self, file: str | Path) -> Path:
+        """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
+        from fedforget.training.export import export_model  # noqa: PLC0415
+
+        with run_directory.reading(self.path) as run:
+            if not len(run.server.roster):
+                raise _withdrawn(self.path)
+            return export_model(run.server.load(run.server.rounds_done).model, Path(file))
+
+    # Wiring
+
+    @contextlib.contextmanager
+    def _at_work(self) -> Iterator[OpenRun]:
+        from fedforget.training.streams import one_thread, own_streams  # noqa: PLC0415
+
+        with run_directory.writing(self.path) as run, one_thread(), own_streams():
+            yield run
+
+    def _learner(self) -> TorchLearner:
+        from fedforget.training.local_sgd import TorchLearner  # noqa: PLC0415
+
+        return TorchLearner(self._module, self._data, self.plan.local, self._loss)
+
+    def _aggregator(self) -> Any:
+        from fedforget.training.weights import parameter_names  # noqa: PLC0415
+
+        return aggregator(self.plan.server, parameter_names(self._module))
+
+    def _server(self, run: OpenRun) -> Server:
+        federation = InlineFederation(self.plan, run.clients, self._learner())
+        return Server(self.plan, PrfPriorities(run.server.seed.value), run.server, federation, self._aggregator())
+
+    def _check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None:
+        """Everything that stays must be in the data, and be what it was."""
+        gone = set(leaving)
+        for client in run.server.roster:
+            if Request(client) in gone:
+                continue
+            contents = run.clients.contents(client)
+            staying = {sample: content for sample, content in contents.items() if Request(client, sample) not in gone}
+            self._data.require_unchanged(client, staying)
+
+    def _measure(self, run: OpenRun) -> None:
+        from fedforget.training.local_sgd import count_correct, test_tensors  # noqa: PLC0415
+
+        if self._data.test is None or not len(run.server.roster):
+            return
+        round_ = run.server.rounds_done
+        if run.record.accuracy(round_) is None:
+            weights = run.server.load(round_).model
+            correct, count = count_correct(self._module, weights, test_tensors(self._module, self._data.test))
+            run.record.measured(round_, correct, count)
+
+
+def status_of(run: OpenRun) -> Status:
+    """Where a run stands; needs neither model nor data."""
+    plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
+    withdrawn = not len(server.roster)
+    return Status(
+        run=str(run.path),
+        rounds_done=server.rounds_done,
+        rounds=plan.rounds,
+        steps_done=server.rounds_done * plan.local_steps,
+        steps=plan.steps,
+        clients=len(server.roster),
+        samples=sum(sizes.values()),
+        clients_per_round=plan.clients_per_round,
+        batch_size=plan.batch_size,
+        local_steps=plan.local_steps,
+        rho_s=plan.realised_rho_s(sizes.values()),
+        rho_c=plan.realised_rho_c(len(server.roster)),
+        model_digest=None if withdrawn else server.model_digest(),
+        withdrawn=withdrawn,
+        accuracy=run.record.accuracy(server.rounds_done),
+        requests=len(run.record.receipts()),
+        pending=run.record.pending() is not None,
+        seed_origin=server.seed_origin,
+        tainted=run.record.tainted,
+    )
+
+
+def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost:
+    """The a-priori cost of requests on an open run."""
+    pending, _ = _sort_out(run, requests)
+    sizes, lost = run.clients.sizes(), dict[Id, int | None]()
+    for request in pending:
+        before = lost.get(request.client, 0)
+        lost[request.client] = None if request.sample is None or before is None else before + 1
+    plan = run.file.plan
+    return forgetting_cost(
+        [Loss(sizes[client], count) for client, count in lost.items()],
+        clients=len(run.server.roster),
+        clients_per_round=plan.clients_per_round,
+        batch_size=plan.batch_size,
+        local_steps=plan.local_steps,
+        rounds=run.server.rounds_done,
+    )
+
+
+def _sort_out(run: OpenRun, wanted: Sequence[Request]) -> tuple[list[Request], dict[Request, Receipt]]:
+    """Which requests are new, and the receipts of those that were met already; an unknown one refuses them all."""
+    pending, receipts = [], {}
+    for request in wanted:
+        known = request.client in run.server.roster and (
+            request.sample is None or request.sample in run.clients.samples(request.client)
+        )
+        if known:
+            pending.append(request)
+            continue
+        receipt = run.record.find(request)
+        if receipt is None:
+            where = "" if request.client not in run.server.roster else f" --client {request.client}"
+            raise UnknownTarget(
+                f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"
+            )
+        receipts[request] = receipt
+    return pending, receipts
+
+
+def _wanted(requests: Iterable[Request] | None, client: Any, sample: Any) -> list[Request]:
+    if (requests is None) == (client is None) or (sample is not None and client is None):
+        raise InvalidInput("say what to forget, once", hint="give a client, a client and a sample, or a batch")
+    chosen = [Request.of(client, sample)] if requests is None else list(requests)
+    return list(dict.fromkeys(chosen))
+
+
+def _same_environment(run: OpenRun) -> bool:
+    noted = [event for event in run.record.events() if event["kind"] == "trained"]
+    return all(arithmetic(event) == arithmetic(environment()) for event in noted)
+
+
+def _withdrawn(path: Path) -> ModelWithdrawn:
+    return ModelWithdrawn(
+        f"every client of {path} was erased: its model is withdrawn", hint="start a new run with other clients"
+    )
+
+
+def _fresh_root() -> str:
+    import secrets  # noqa: PLC0415
+
+    return secrets.token_hex(32)

@@ -1,0 +1,1 @@
+"""Disk: the run directory. Nobody else writes it."""

@@ -1,0 +1,94 @@
+"""The clients' memory on disk: ``clients.db``. In a deployment each client has a file of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.ports import RemoveOrder
+from fedforget.algorithm.seeds import Seed
+from fedforget.errors import RunDamaged
+from fedforget.store.database import Database
+
+SCHEMA = """
+CREATE TABLE clients (client PRIMARY KEY, seed BLOB NOT NULL, nonce BLOB NOT NULL) WITHOUT ROWID;
+CREATE TABLE samples (
+    client, sample, content BLOB NOT NULL, first_step INTEGER, PRIMARY KEY (client, sample)
+) WITHOUT ROWID;
+"""
+
+
+class ClientStore:
+    """A ``ClientMemory`` in SQLite."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def add(self, client: Id, seed: Seed, contents: Iterable[tuple[Id, bytes]]) -> None:
+        """A new client with its samples and their content digests; call inside a transaction."""
+        self.database.run("INSERT INTO clients VALUES (?, ?, ?)", (client, seed.value, seed.nonce))
+        self.database.run_many(
+            "INSERT INTO samples VALUES (?, ?, ?, NULL)", ((client, sample, content) for sample, content in contents)
+        )
+
+    def clients(self) -> IdSet:
+        return IdSet(client for (client,) in self.database.rows("SELECT client FROM clients"))
+
+    def sizes(self) -> dict[Id, int]:
+        """How many samples each client has."""
+        return dict(self.database.rows("SELECT client, count(*) FROM samples GROUP BY client"))
+
+    def samples(self, client: Id) -> IdSet:
+        rows = self.database.rows("SELECT sample FROM samples WHERE client = ?", (client,))
+        return IdSet(sample for (sample,) in rows)
+
+    def contents(self, client: Id) -> dict[Id, bytes]:
+        """The digest of each sample's content."""
+        return dict(self.database.rows("SELECT sample, content FROM samples WHERE client = ?", (client,)))
+
+    def first_steps(self, client: Id) -> Mapping[Id, int]:
+        return dict(
+            self.database.rows(
+                "SELECT sample, first_step FROM samples WHERE client = ? AND first_step IS NOT NULL", (client,)
+            )
+        )
+
+    def seed_pair(self, client: Id) -> Seed:
+        rows = self.database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
+        if not rows:
+            raise RunDamaged(f"{self.database.path} lacks client {client}", hint="restore it from a backup")
+        return Seed(*rows[0])
+
+    def seed(self, client: Id) -> bytes:
+        return self.seed_pair(client).value
+
+    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
+        if not uses:
+            return
+        with self.database.transaction():
+            self.database.run_many(
+                "UPDATE samples SET first_step = ?3 WHERE client = ?1 AND sample = ?2", uses
+            )
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        with self.database.transaction():
+            for order in orders:
+                if order.samples is None:
+                    self.database.run("DELETE FROM clients WHERE client = ?", (order.client,))
+                    self.database.run("DELETE FROM samples WHERE client = ?", (order.client,))
+                else:
+                    self.database.run_many(
+                        "DELETE FROM samples WHERE client = ? AND sample = ?",
+                        ((order.client, sample) for sample in order.samples),
+                    )
+
+    def rewind(self, last_step: int) -> None:
+        with self.database.transaction():
+            self.database.run("UPDATE samples SET first_step = NULL WHERE first_step > ?", (last_step,))
+
+    def reseed(self, seeds: Mapping[Id, Seed]) -> None:
+        with self.database.transaction():
+            self.database.run_many(
+                "UPDATE clients SET seed = ?, nonce = ? WHERE client = ?",
+                ((seed.value, seed.nonce, client) for client, seed in seeds.items()),
+            )

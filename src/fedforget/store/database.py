@@ -1,0 +1,146 @@
+"""SQLite as the run directory uses it: WAL, every commit on disk, nothing deleted left readable, canonical at rest.
+
+At rest a database is rebuilt by ``VACUUM INTO``, so that equal content is equal bytes and no trace of deleted rows
+stays in free pages. Schema versions live in ``user_version``; a newer one is refused, an older one migrated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
+from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
+
+SCHEMA_VERSION = 1
+
+
+class Database:
+    """One database file of a run, opened for reading or for writing."""
+
+    def __init__(self, path: Path, schema: str = "", *, create: bool = False, writable: bool = False) -> None:
+        self.path = path
+        if not create and not path.is_file():
+            raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
+        self._writable = writable or create
+        with self.errors():
+            self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+            try:
+                self._prepare(schema, create)
+            except BaseException:
+                self._connection.close()
+                raise
+
+    def _prepare(self, schema: str, create: bool) -> None:
+        run = self._connection.execute
+        run("PRAGMA secure_delete=ON")
+        run("PRAGMA synchronous=FULL")
+        run("PRAGMA trusted_schema=OFF")
+        if create:
+            run("PRAGMA page_size=4096")
+            self._connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+        version = run("PRAGMA user_version").fetchone()[0]
+        if version > SCHEMA_VERSION:
+            raise RunTooNew(
+                f"{self.path} was written by a newer version of FedForget (format {version}, this one knows "
+                f"{SCHEMA_VERSION})",
+                hint="upgrade fedforget",
+            )
+        verdict = run("PRAGMA quick_check(1)").fetchone()[0]
+        if version < 1 or verdict != "ok":
+            raise self._damaged(verdict if version else "it is empty")
+        if self._writable:
+            run("PRAGMA journal_mode=WAL")
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours, which name the file."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            text = str(error)
+            if "locked" in text:
+                raise StorageFailed(f"{self.path} is locked by another program", hint="close it, try again") from error
+            if "full" in text:
+                raise StorageFailed(
+                    f"no space left to write {self.path}",
+                    hint="free some space and give the same command again; nothing was lost",
+                ) from error
+            if "malformed" in text or "no such table" in text or "no such column" in text:
+                raise self._damaged(text) from error
+            raise StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions") from error
+        except sqlite3.DatabaseError as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, detail: str) -> FedForgetError:
+        return RunDamaged(f"{self.path} is damaged: {detail}", hint="restore it from a backup; see `fedforget doctor`")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing."""
+        with self.errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.errors():
+            return self._connection.execute(sql, values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Execute a statement; returns how many rows it changed."""
+        with self.errors():
+            return self._connection.execute(sql, values).rowcount
+
+    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
+        with self.errors():
+            self._connection.executemany(sql, values)
+
+    def rebuild(self) -> None:
+        """Make the file canonical now, and go on."""
+        self.close_canonical()
+        with self.errors():
+            self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+            self._prepare("", create=False)
+
+    def close(self) -> None:
+        """Close as it is (a WAL that is left is recovered by the next opening)."""
+        self._connection.close()
+
+    def close_canonical(self) -> None:
+        """Fold the WAL in, rebuild the file from its content alone, and close."""
+        with self.errors():
+            self._connection.execute("PRAGMA journal_mode=DELETE")
+            rebuilt = self.path.with_name(self.path.name + TEMPORARY)
+            rebuilt.unlink(missing_ok=True)
+            try:
+                self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
+                _forget_schema_changes(rebuilt)
+            except sqlite3.Error:
+                rebuilt.unlink(missing_ok=True)
+                raise
+            finally:
+                self._connection.close()
+        with storage_errors(self.path):
+            sync_file(rebuilt)
+            rebuilt.replace(self.path)
+            sync_directory(self.path.parent)
+
+
+def _forget_schema_changes(path: Path) -> None:
+    """The schema's change counter grows with every rebuild: the only byte of a rebuilt file that content doesn't fix."""
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA schema_version=1")

@@ -1,0 +1,72 @@
+"""Files that are whole or not there: temporary name, fsync, rename, fsync of the directory."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedforget.errors import StorageFailed
+
+TEMPORARY = ".tmp"
+
+
+def digest(data: bytes) -> str:
+    """BLAKE2b-256 in hexadecimal, as ``b2sum -l 256`` prints it."""
+    return hashlib.blake2b(data, digest_size=32).hexdigest()
+
+
+@contextlib.contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Say which file the operating system refused, and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_failure(path, error) from error
+
+
+def storage_failure(path: Path, error: OSError) -> StorageFailed:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return StorageFailed(
+            f"no space left to write {path}", hint="free some space and give the same command again; nothing was lost"
+        )
+    return StorageFailed(
+        f"cannot write {path}: {error.strerror or error}", hint="mend the cause and give the same command again"
+    )
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Create or replace a file in one step that survives a power cut."""
+    temporary = path.with_name(path.name + TEMPORARY)
+    with storage_errors(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except OSError:
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+        sync_directory(path.parent)
+
+
+def sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def sync_directory(path: Path) -> None:
+    """Make renames and unlinks in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

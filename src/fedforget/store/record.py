@@ -1,0 +1,331 @@
+"""``record.db``: the legal trail. Requests, receipts, events in a hash chain, versions, metrics.
+
+It is not part of the function. About what is gone it holds keyed pseudonyms and MACs of superseded digests, nothing else;
+the ids of a request stand in an intent, committed before anything is touched, only until the request is purged.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Any
+
+from fedforget.algorithm.forget import Decision, Request
+from fedforget.algorithm.ids import id_block
+from fedforget.store.database import Database
+
+SCHEMA = """
+CREATE TABLE record (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE requests (
+    id TEXT PRIMARY KEY, batch_id TEXT NOT NULL, place INTEGER NOT NULL, level TEXT NOT NULL, basis TEXT NOT NULL,
+    state TEXT NOT NULL, received TEXT NOT NULL, first_changed_step INTEGER, recomputed_steps INTEGER NOT NULL,
+    guarantee TEXT NOT NULL, model_round INTEGER, model_digest TEXT, model_mac BLOB
+) WITHOUT ROWID;
+CREATE TABLE erased (pseudonym BLOB PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE intents (batch_id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
+);
+CREATE TABLE metrics (
+    round INTEGER NOT NULL, client NOT NULL, correct INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
+"""
+SERVER_TEST_SET = ""  # metrics of the server's own test data stand under no client
+
+
+class Stage(StrEnum):
+    """The life of a request; never backwards."""
+
+    RECEIVED = "received"
+    ACCEPTED = "accepted"
+    REMOVED = "removed"
+    RECOMPUTED = "recomputed"
+    COMPLETED = "completed"
+    PURGED = "purged"
+
+
+class Basis(StrEnum):
+    """What a request was based on. Only one that looked at nothing keeps equality in law."""
+
+    EXOGENOUS = "exogenous"
+    MODEL_INFORMED = "model-informed"
+    UNKNOWN = "unknown"
+
+
+GUARANTEE_LAW = "law-and-path"
+GUARANTEE_PATH = "path"
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What became of a request. ``client`` and ``sample`` come from the asker; the record keeps no ids."""
+
+    id: str
+    batch_id: str
+    level: str
+    client: int | str | None
+    sample: int | str | None
+    basis: str
+    state: str
+    received: str
+    first_changed_step: int | None
+    recomputed_steps: int
+    model_digest: str | None
+    guarantee: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """Everything that finishing a batch after a crash needs."""
+
+    batch_id: str
+    ids: tuple[str, ...]
+    decision: Decision
+    reseed: str | None  # the root of the new seeds, in hexadecimal
+
+    def encode(self) -> str:
+        decision = self.decision
+        return json.dumps(
+            {
+                "ids": self.ids,
+                "requests": [[request.client, request.sample] for request in decision.requests],
+                "first_changed_steps": decision.first_changed_steps,
+                "leaving": decision.leaving,
+                "goal": decision.goal,
+                "rewind_to": decision.rewind_to,
+                "reseed": self.reseed,
+            }
+        )
+
+    @classmethod
+    def decode(cls, batch_id: str, body: str) -> Intent:
+        raw = json.loads(body)
+        decision = Decision(
+            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
+            first_changed_steps=tuple(raw["first_changed_steps"]),
+            leaving=tuple(raw["leaving"]),
+            goal=raw["goal"],
+            rewind_to=raw["rewind_to"],
+        )
+        return cls(batch_id, tuple(raw["ids"]), decision, raw["reseed"])
+
+
+class Record:
+    """The record of a run."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def create(self) -> None:
+        with self.database.transaction():
+            self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(32),))
+            self.database.run("INSERT INTO record VALUES ('tainted', 0)")
+            self._event("created", {})
+
+    def _value(self, key: str) -> Any:
+        return self.database.rows("SELECT value FROM record WHERE key = ?", (key,))[0][0]
+
+    def mac(self, purpose: str, data: bytes) -> bytes:
+        """A keyed digest: says nothing to whoever lacks the record's key."""
+        return hashlib.blake2b(
+            data, key=self._value("key"), digest_size=16, person=purpose.encode().ljust(16, b"\0")
+        ).digest()
+
+    def pseudonym(self, request: Request) -> bytes:
+        sample = b"" if request.sample is None else id_block(request.sample)
+        return self.mac("pseudonym", id_block(request.client) + sample)
+
+    @property
+    def tainted(self) -> bool:
+        """Whether a request since the last new seeds may have looked at the draws or the model."""
+        return bool(self._value("tainted"))
+
+    # Requests
+
+    def find(self, request: Request) -> Receipt | None:
+        """The receipt under which a sample or client went; a sample of an erased client went with it."""
+        for target in (request, Request(request.client)):
+            rows = self.database.rows("SELECT request FROM erased WHERE pseudonym = ?", (self.pseudonym(target),))
+            if rows:
+                return replace(self.receipt(rows[0][0]), client=request.client, sample=request.sample)
+        return None
+
+    def receipt(self, identifier: str) -> Receipt:
+        row = self.database.rows(
+            "SELECT id, batch_id, level, basis, state, received, first_changed_step, recomputed_steps, model_digest, "
+            "guarantee FROM requests WHERE id = ?",
+            (identifier,),
+        )[0]
+        return Receipt(row[0], row[1], row[2], None, None, *row[3:])
+
+    def receipts(self) -> list[Receipt]:
+        rows = self.database.rows("SELECT id FROM requests ORDER BY received, batch_id, place")
+        return [self.receipt(identifier) for (identifier,) in rows]
+
+    def accept(
+        self, decision: Decision, *, basis: str, guarantee: str, recomputed_steps: int, reseed: str | None
+    ) -> Intent:
+        """Commit the intent of a batch: from here on it is finished, whatever happens."""
+        batch_id = "b-" + secrets.token_hex(8)
+        ids = tuple("r-" + secrets.token_hex(8) for _ in decision.requests)
+        intent = Intent(batch_id, ids, decision, reseed)
+        now = _now()
+        with self.database.transaction():
+            self.database.run("INSERT INTO intents VALUES (?, ?)", (batch_id, intent.encode()))
+            for place, (identifier, request, step) in enumerate(
+                zip(ids, decision.requests, decision.first_changed_steps, strict=True)
+            ):
+                self.database.run(
+                    "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
+                    (identifier, batch_id, place, request.level, basis, Stage.ACCEPTED, now, step, recomputed_steps,
+                     guarantee),
+                )  # fmt: skip
+                self._event(Stage.RECEIVED, {"request": identifier, "level": request.level, "basis": basis})
+                self._event(Stage.ACCEPTED, {"request": identifier})
+            if guarantee == GUARANTEE_PATH and basis != Basis.EXOGENOUS:
+                self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
+        return intent
+
+    def pending(self) -> Intent | None:
+        """A batch that was accepted and not yet purged."""
+        rows = self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id LIMIT 1")
+        return Intent.decode(*rows[0]) if rows else None
+
+    def stage(self, intent: Intent) -> Stage:
+        return Stage(self.receipt(intent.ids[0]).state)
+
+    def removed(self, intent: Intent, rounds_left: int) -> None:
+        """The data are out and the state is rewound: what was derived from later rounds goes too."""
+        leaving = set(intent.decision.leaving)
+        with self.database.transaction():
+            for identifier, request in zip(intent.ids, intent.decision.requests, strict=True):
+                gone = [request] if request.client not in leaving else [request, Request(request.client)]
+                for target in gone:
+                    self.database.run(
+                        "INSERT OR IGNORE INTO erased VALUES (?, ?)", (self.pseudonym(target), identifier)
+                    )
+            self.database.run_many("DELETE FROM metrics WHERE client = ?", ((client,) for client in leaving))
+            self.database.run("DELETE FROM metrics WHERE round > ?", (rounds_left,))
+            self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
+            if intent.reseed is not None:
+                self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
+            self._advance(intent, Stage.REMOVED)
+
+    def recomputed(self, intent: Intent) -> None:
+        with self.database.transaction():
+            self._advance(intent, Stage.RECOMPUTED)
+
+    def completed(self, intent: Intent, model_round: int, model_digest: str | None, state_digest: str) -> None:
+        """The receipt is final: which model stands now, in the clear while it is current and as a MAC for ever."""
+        model_mac = self.mac("model", (model_digest or "").encode())
+        with self.database.transaction():
+            self.database.run(
+                "UPDATE requests SET model_round = ?, model_digest = ?, model_mac = ? WHERE batch_id = ?",
+                (model_round, model_digest, model_mac, intent.batch_id),
+            )
+            self._advance(
+                intent,
+                Stage.COMPLETED,
+                {"model_mac": model_mac.hex(), "state_mac": self.mac("state", state_digest.encode()).hex()},
+            )
+
+    def purged(self, intent: Intent) -> None:
+        """Nothing is left of what was asked to go. The ids of the request go last, before the word is given."""
+        nothing = replace(intent.decision, requests=(), first_changed_steps=(), leaving=())
+        emptied = replace(intent, decision=nothing, reseed=None)
+        with self.database.transaction():
+            self.database.run(
+                "UPDATE intents SET body = ? WHERE batch_id = ?", (emptied.encode(), intent.batch_id)
+            )
+        self.database.rebuild()
+        with self.database.transaction():
+            self._advance(intent, Stage.PURGED)
+            self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))
+
+    def _advance(self, intent: Intent, stage: Stage, extra: Mapping[str, Any] | None = None) -> None:
+        self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (stage, intent.batch_id))
+        for identifier in intent.ids:
+            self._event(stage, {"request": identifier, **(extra or {})})
+
+    # Events
+
+    def trained(self, rounds_done: int, versions: Mapping[str, Any]) -> None:
+        with self.database.transaction():
+            self._event("trained", {"rounds_done": rounds_done, **versions})
+
+    def _event(self, kind: str, body: Mapping[str, Any]) -> None:
+        rows = self.database.rows("SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1")
+        sequence, previous = (rows[0][0] + 1, rows[0][1]) if rows else (1, bytes(32))
+        time, text = _now(), json.dumps(body, sort_keys=True)
+        self.database.run(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+            (sequence, time, kind, text, _link(previous, sequence, time, kind, text)),
+        )
+
+    def events(self) -> list[dict[str, Any]]:
+        rows = self.database.rows("SELECT sequence, time, kind, body FROM events ORDER BY sequence")
+        return [{"sequence": n, "time": time, "kind": kind, **json.loads(body)} for n, time, kind, body in rows]
+
+    def chain_problem(self) -> str | None:
+        """Why the events don't chain, or don't tell the story of the requests; None if they do."""
+        previous, stages = bytes(32), dict[str, str]()
+        rows = self.database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
+        for expected, (sequence, time, kind, body, link) in enumerate(rows, start=1):
+            if sequence != expected or link != _link(previous, sequence, time, kind, body):
+                return f"event {expected} of the record was altered, added or removed"
+            previous = link
+            request = json.loads(body).get("request")
+            if request is not None:
+                stages[request] = kind
+        if not rows:
+            return "the record has no events"
+        if stages != {receipt.id: receipt.state for receipt in self.receipts()}:
+            return "the requests of the record are not those of its events"
+        return None
+
+    # Metrics
+
+    def measured(self, round_: int, correct: int, count: int) -> None:
+        with self.database.transaction():
+            self.database.run(
+                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (round_, SERVER_TEST_SET, correct, count)
+            )
+
+    def accuracy(self, round_: int) -> float | None:
+        rows = self.database.rows(
+            "SELECT correct, count FROM metrics WHERE round = ? AND client = ?", (round_, SERVER_TEST_SET)
+        )
+        return rows[0][0] / rows[0][1] if rows and rows[0][1] else None
+
+    def accuracies(self) -> dict[int, float]:
+        rows = self.database.rows(
+            "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
+        )
+        return {round_: correct / count for round_, correct, count in rows if count}
+
+
+def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
+    """Equality in law needs seeds nobody chose and requests that looked at nothing; path by path it always holds."""
+    if new_seed:
+        return GUARANTEE_LAW
+    clean = seed_origin == "system" and not tainted and basis == Basis.EXOGENOUS
+    return GUARANTEE_LAW if clean else GUARANTEE_PATH
+
+
+def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:
+    message = json.dumps([previous.hex(), sequence, time, kind, body]).encode()
+    return hashlib.blake2b(message, digest_size=32, person=b"fedforget/event").digest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+

@@ -1,0 +1,203 @@
+"""The run directory: creating it, opening it for writing or reading, leaving it canonical.
+
+    plan.toml   frozen; written last when a run is made, so that a directory without it starts anew
+    server.db   function: seed, roster with commitments, rounds, digests of kept states
+    clients.db  function: each client's seed, sample ids with content digests
+    models/     function: one safetensors file per kept round, named by digest
+    record.db   record: requests, receipts, events, metrics
+    lock        held by the process at work
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import State
+from fedforget.algorithm.seeds import Seed
+from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store.client_store import ClientStore
+from fedforget.store.database import Database
+from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, write_durably
+from fedforget.store.lock import RunLock
+from fedforget.store.model_files import ModelFiles
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Record
+from fedforget.store.server_store import ServerStore
+
+SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
+_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME}
+
+
+@dataclass(slots=True)
+class OpenRun:
+    """The open parts of a run directory."""
+
+    path: Path
+    file: PlanFile
+    server: ServerStore
+    clients: ClientStore
+    record: Record
+
+    def databases(self) -> tuple[Database, Database, Database]:
+        return self.server.database, self.clients.database, self.record.database
+
+    def purge_function(self) -> None:
+        """Rebuild the function's databases from their content alone, and unlink models no round refers to."""
+        self.server.database.rebuild()
+        self.clients.database.rebuild()
+        self.server.models.keep_only(self.server.kept().values())
+
+    def replace_plan(self, file: PlanFile) -> None:
+        """New seeds bring a new commitment; nothing else of a plan ever changes."""
+        write_durably(self.path / plan_file.NAME, file.encode())
+        self.file = file
+
+
+def is_run(path: Path) -> bool:
+    return (path / plan_file.NAME).exists()
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a run starts from."""
+
+    file: PlanFile
+    server_seed: Seed
+    seed_origin: str
+    client_seeds: Mapping[Id, Seed]
+    contents: Callable[[Id], Iterable[tuple[Id, bytes]]]
+    initial: State
+
+
+def create(path: Path, birth: Birth) -> None:
+    """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
+    with storage_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+    _refuse_foreign(path)
+    with RunLock(path):
+        if is_run(path):
+            return
+        _wipe(path)
+        with storage_errors(path):
+            (path / MODELS).mkdir()
+        server = Database(path / SERVER, server_store.SCHEMA, create=True)
+        clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
+        trail = Database(path / RECORD, record.SCHEMA, create=True)
+        ServerStore.create(
+            server,
+            ModelFiles(path / MODELS),
+            seed=birth.server_seed,
+            seed_origin=birth.seed_origin,
+            plan_digest=birth.file.digest,
+            commitments={client: seed.commitment for client, seed in birth.client_seeds.items()},
+            initial=birth.initial,
+        )
+        with clients.transaction():
+            for client, seed in birth.client_seeds.items():
+                ClientStore(clients).add(client, seed, birth.contents(client))
+        Record(trail).create()
+        for database in (server, clients, trail):
+            database.close_canonical()
+        with storage_errors(path):
+            sync_directory(path.absolute().parent)
+        write_durably(path / plan_file.NAME, birth.file.encode())
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[OpenRun]:
+    """Open a run to change it: locked, cleaned of what a crash left, canonical again afterwards."""
+    file = PlanFile.read(path)
+    with RunLock(path):
+        run = _open(path, file, writable=True)
+        try:
+            _clean(run)
+            yield run
+        except BaseException:
+            _leave(run, suppress=True)
+            raise
+        _leave(run, suppress=False)
+
+
+@contextlib.contextmanager
+def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
+    """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished."""
+    file = PlanFile.read(path)
+    with RunLock(path) if settled else contextlib.nullcontext():
+        run = _open(path, file, writable=False)
+        try:
+            if settled and run.record.pending() is not None:
+                raise UnfinishedRequest(
+                    f"a request on {path} was interrupted and is not finished",
+                    hint=f"finish it with `fedforget train {path}`, or by asking for it again",
+                )
+            yield run
+        finally:
+            for database in run.databases():
+                database.close()
+
+
+def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
+    with contextlib.ExitStack() as opened:
+        databases = []
+        for name in (SERVER, CLIENTS, RECORD):
+            databases.append(Database(path / name, writable=writable))
+            opened.callback(databases[-1].close)
+        server = ServerStore(databases[0], ModelFiles(path / MODELS), file.plan)
+        trail = Record(databases[2])
+        if server.plan_digest != file.digest and trail.pending() is None:
+            raise RunDamaged(
+                f"{path / plan_file.NAME} is not the plan this run began with",
+                hint="restore it from a backup; a plan is never changed",
+            )
+        opened.pop_all()
+    return OpenRun(path, file, server, ClientStore(databases[1]), trail)
+
+
+def _clean(run: OpenRun) -> None:
+    """Take away what a crash left half-done: temporary files, models no round refers to, uses of rounds never committed."""
+    with storage_errors(run.path):
+        for leftover in run.path.glob("*" + TEMPORARY):
+            leftover.unlink()
+    run.server.models.keep_only(run.server.kept().values())
+    run.clients.rewind(run.server.rounds_done * run.file.plan.local_steps)
+
+
+def _leave(run: OpenRun, *, suppress: bool) -> None:
+    for database in run.databases():
+        try:
+            database.close_canonical()
+        except (StorageFailed, RunDamaged):
+            database.close()
+            if not suppress:
+                raise
+
+
+def _refuse_foreign(path: Path) -> None:
+    foreign = [
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, CLIENTS, RECORD))
+        and not entry.name.endswith(TEMPORARY)
+    ]  # fmt: skip
+    if foreign and not is_run(path):
+        raise InvalidInput(
+            f"{path} exists and is not a run (it holds {foreign[0]})", hint="choose a new or empty directory for --out"
+        )
+
+
+def _wipe(path: Path) -> None:
+    """A directory killed before its plan was durable starts anew."""
+    with storage_errors(path):
+        for entry in path.iterdir():
+            if entry.name == "lock":
+                continue
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()

@@ -1,0 +1,159 @@
+"""The server's memory on disk: ``server.db`` and ``models/``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedforget.algorithm.first_use import FirstUse
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import State
+from fedforget.algorithm.seeds import Seed
+from fedforget.errors import RunDamaged
+from fedforget.store.database import Database
+from fedforget.store.model_files import ModelFiles
+
+SCHEMA = """
+CREATE TABLE server (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE roster (client PRIMARY KEY, commitment BLOB NOT NULL, first_round INTEGER) WITHOUT ROWID;
+CREATE TABLE rounds (round INTEGER PRIMARY KEY, model TEXT NOT NULL);
+"""
+
+
+class ServerStore:
+    """A ``ServerMemory`` in SQLite. The roster and its first rounds are mirrored in memory."""
+
+    def __init__(self, database: Database, models: ModelFiles, plan: Plan) -> None:
+        self.database = database
+        self.models = models
+        self._plan = plan
+        self._reload()
+
+    @staticmethod
+    def create(
+        database: Database,
+        models: ModelFiles,
+        *,
+        seed: Seed,
+        seed_origin: str,
+        plan_digest: str,
+        commitments: Mapping[Id, bytes],
+        initial: State,
+    ) -> None:
+        """A server that has done nothing yet."""
+        name = models.write(initial)
+        values = {
+            "nonce": seed.nonce,
+            "plan_digest": plan_digest,
+            "rounds_done": 0,
+            "seed": seed.value,
+            "seed_origin": seed_origin,
+        }
+        with database.transaction():
+            database.run_many("INSERT INTO server VALUES (?, ?)", values.items())
+            database.run_many("INSERT INTO roster VALUES (?, ?, NULL)", commitments.items())
+            database.run("INSERT INTO rounds VALUES (0, ?)", (name,))
+
+    def _reload(self) -> None:
+        rows = self.database.rows("SELECT client, first_round FROM roster")
+        self._first_use = FirstUse(IdSet(client for client, _ in rows), {c: first for c, first in rows if first})
+        self.rounds_done = int(self._value("rounds_done"))
+
+    def _value(self, key: str) -> Any:
+        rows = self.database.rows("SELECT value FROM server WHERE key = ?", (key,))
+        if not rows:
+            raise RunDamaged(f"{self.database.path} lacks its {key}", hint="restore it from a backup")
+        return rows[0][0]
+
+    @property
+    def roster(self) -> IdSet:
+        return self._first_use.ids
+
+    @property
+    def seed(self) -> Seed:
+        return Seed(self._value("seed"), self._value("nonce"))
+
+    @property
+    def seed_origin(self) -> str:
+        return str(self._value("seed_origin"))
+
+    @property
+    def plan_digest(self) -> str:
+        return str(self._value("plan_digest"))
+
+    def commitments(self) -> dict[Id, bytes]:
+        return dict(self.database.rows("SELECT client, commitment FROM roster"))
+
+    def first_round(self, client: Id) -> int | None:
+        return self._first_use.of(client)
+
+    def first_rounds(self) -> dict[Id, int]:
+        return self._first_use.known()
+
+    def kept(self) -> dict[int, str]:
+        """The rounds whose models are on disk, and the digests that name them."""
+        return dict(self.database.rows("SELECT round, model FROM rounds ORDER BY round"))
+
+    def model_digest(self, round_: int | None = None) -> str:
+        wanted = self.rounds_done if round_ is None else round_
+        rows = self.database.rows("SELECT model FROM rounds WHERE round = ?", (wanted,))
+        if not rows:
+            raise RunDamaged(f"{self.database.path} has no model of round {wanted}", hint="restore it from a backup")
+        return str(rows[0][0])
+
+    def load(self, round_: int) -> State:
+        return self.models.read(self.model_digest(round_))
+
+    def kept_at_or_before(self, round_: int) -> int:
+        return int(self.database.rows("SELECT max(round) FROM rounds WHERE round <= ?", (round_,))[0][0])
+
+    def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
+        name = self.models.write(state)
+        dropped = [] if self._plan.is_kept(round_ - 1, round_) else [self.model_digest(round_ - 1)]
+        fresh = [client for client in drawn if self._first_use.of(client) is None]
+        with self.database.transaction():
+            self.database.run("INSERT INTO rounds VALUES (?, ?)", (round_, name))
+            if dropped:
+                self.database.run("DELETE FROM rounds WHERE round = ?", (round_ - 1,))
+            self.database.run_many(
+                "UPDATE roster SET first_round = ? WHERE client = ?", ((round_, client) for client in fresh)
+            )
+            self._set("rounds_done", round_)
+        self._first_use.note(FirstUse.places(self.roster, fresh), round_)
+        self.rounds_done = round_
+        if dropped:
+            self._unlink_unless_referenced(dropped)
+
+    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
+        back_to = min(rounds_done, self.rounds_done)
+        with self.database.transaction():
+            self.database.run_many("DELETE FROM roster WHERE client = ?", ((client,) for client in leaving))
+            self.database.run("UPDATE roster SET first_round = NULL WHERE first_round > ?", (back_to,))
+            self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
+            self._set("rounds_done", back_to)
+        self.models.keep_only(self.kept().values())
+        self._reload()
+
+    def reseed(self, seed: Seed, commitments: Mapping[Id, bytes], plan_digest: str) -> None:
+        """New seeds for everybody: back to the initial model. Idempotent."""
+        with self.database.transaction():
+            for key, value in (
+                ("seed", seed.value),
+                ("nonce", seed.nonce),
+                ("seed_origin", "system"),
+                ("plan_digest", plan_digest),
+            ):
+                self._set(key, value)
+            self.database.run_many(
+                "UPDATE roster SET commitment = ? WHERE client = ?", ((c, client) for client, c in commitments.items())
+            )
+
+    def _set(self, key: str, value: Any) -> None:
+        self.database.run("UPDATE server SET value = ? WHERE key = ?", (value, key))
+
+    def _unlink_unless_referenced(self, names: Sequence[str]) -> None:
+        referenced = set(self.kept().values())
+        for name in names:
+            if name not in referenced:
+                self.models.path(name).unlink(missing_ok=True)

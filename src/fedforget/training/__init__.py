@@ -1,0 +1,1 @@
+"""Torch: local SGD and the models."""

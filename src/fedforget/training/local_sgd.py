@@ -1,0 +1,139 @@
+"""Local SGD on given batches: Algorithm 1, lines 12-16, with momentum, weight decay and FedProx's term.
+
+A local round is a function of the model it starts from, of the batches and streams it is given, and of nothing else:
+the optimiser starts afresh, dropout comes from addressed streams, and one thread does the arithmetic.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.plan import LocalOptimizer
+from fedforget.algorithm.ports import LocalRound
+from fedforget.data.federated import Array, FederatedData
+from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
+from fedforget.training.streams import start_stream
+from fedforget.training.weights import Weights, load_weights, weights_of
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+@dataclass(slots=True)
+class _Shelf:
+    """A client's samples as two tensors, and the row of each id."""
+
+    x: Tensor
+    y: Tensor
+    rows: dict[Id, int]
+
+
+class TorchLearner:
+    """Trains any ``nn.Module`` on any federated data."""
+
+    def __init__(
+        self, module: nn.Module, data: FederatedData, settings: LocalOptimizer, loss: Loss | None = None
+    ) -> None:
+        self._module = module
+        self._data = data
+        self._settings = settings
+        self._loss = loss or nn.functional.cross_entropy
+        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._type = _float_type(module)
+        self._has_batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+        self._shelves: dict[Id, _Shelf] = {}
+
+    def train(self, work: LocalRound) -> Weights:
+        """θ_k^(t) after E steps from θ^(t-1)."""
+        load_weights(self._module, work.model)
+        self._module.train()
+        try:
+            self._run_steps(work)
+        except FedForgetError:
+            raise
+        except Exception as error:
+            raise TrainingFailed(
+                f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
+                hint="correct the model or the data and give the same command again",
+            ) from error
+        weights = weights_of(self._module)
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self._parameters):
+            raise self._not_finite(work, len(work.batches) - 1)
+        return weights
+
+    def _run_steps(self, work: LocalRound) -> None:
+        shelf = self._shelf(work)
+        start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
+        velocities: list[Tensor] = []
+        for index, (batch, stream) in enumerate(zip(work.batches, work.streams, strict=True)):
+            if self._has_batch_norm and len(batch) == 1:
+                raise TrainingFailed(
+                    f"BatchNorm on a batch of one (client {work.client}, round {work.round}, step {index + 1})",
+                    hint="use a larger batch size, give every client two samples, or use GroupNorm",
+                )
+            start_stream(stream)
+            rows = torch.tensor([shelf.rows[sample] for sample in batch])
+            loss = self._loss(self._module(shelf.x[rows]), shelf.y[rows])
+            if not math.isfinite(loss.item()):
+                raise self._not_finite(work, index)
+            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+            with torch.no_grad():
+                self._step(gradients, start, velocities)
+
+    def _step(self, gradients: tuple[Tensor | None, ...], start: list[Tensor], velocities: list[Tensor]) -> None:
+        """θ ← θ - η·v with v ← momentum·v + g + weight_decay·θ + prox·(θ - θ_start)."""
+        chosen, first = self._settings, not velocities
+        for place, (parameter, found) in enumerate(zip(self._parameters, gradients, strict=True)):
+            gradient = torch.zeros_like(parameter) if found is None else found
+            if chosen.weight_decay:
+                gradient = gradient.add(parameter, alpha=chosen.weight_decay)
+            if chosen.prox:
+                gradient = gradient.add(parameter - start[place], alpha=chosen.prox)
+            if chosen.momentum:
+                if first:
+                    velocities.append(gradient.clone())
+                else:
+                    velocities[place].mul_(chosen.momentum).add_(gradient)
+                gradient = velocities[place]
+            parameter.add_(gradient, alpha=-chosen.lr)
+
+    def _shelf(self, work: LocalRound) -> _Shelf:
+        if work.client not in self._shelves:
+            ids = list(self._data[work.client].ids)
+            x, y = self._data[work.client].arrays(ids)
+            features = torch.from_numpy(x)
+            if features.is_floating_point():
+                features = features.to(self._type)
+            self._shelves[work.client] = _Shelf(features, torch.from_numpy(y), {i: row for row, i in enumerate(ids)})
+        return self._shelves[work.client]
+
+    def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
+        return NonFiniteLoss(
+            f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
+            hint="the round was not committed; lower the learning rate, which needs a new run",
+        )
+
+
+def test_tensors(module: nn.Module, test: tuple[Array, Array]) -> tuple[Tensor, Tensor]:
+    """A test set in the type the module computes in."""
+    x, y = torch.from_numpy(np.ascontiguousarray(test[0])), torch.from_numpy(np.ascontiguousarray(test[1]))
+    return (x.to(_float_type(module)) if x.is_floating_point() else x), y
+
+
+def _float_type(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
+def count_correct(module: nn.Module, weights: Weights, test: tuple[Tensor, Tensor]) -> tuple[int, int]:
+    """How many test samples a classifier gets right, and of how many."""
+    load_weights(module, weights)
+    module.eval()
+    with torch.no_grad():
+        predicted = module(test[0]).argmax(dim=-1)
+    return int((predicted == test[1]).sum()), int(test[1].numel())
