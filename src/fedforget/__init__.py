@@ -1,6 +1,6 @@
 """FedForget: exact federated unlearning.
 
-    from fedforget import Plan, Request, Run
+from fedforget import Plan, Request, Run
 """
 
 from __future__ import annotations

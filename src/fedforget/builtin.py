@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from fedforget.store import run_directory
 from fedforget.store.plan_file import PlanFile
 
 DATASETS = (digits.NAME,)
-MODEL = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
+MODEL: Mapping[str, str | int | float] = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def train_run(
     path: Path,
     name: str,
     clients: int,
-    make_plan: object,
+    make_plan: Callable[[Sequence[int]], Plan],
     *,
     seed: int | None,
     without: Iterable[Request] = (),
@@ -79,8 +79,7 @@ def train_run(
         partition_seed = source.partition()
     federation = DigitsFederation.split(clients, digits.BETA, partition_seed)
     owners = federation.owners()
-    plan = make_plan([len(rows) for rows in owners.values()])  # type: ignore[operator]
-    assert isinstance(plan, Plan)
+    plan = make_plan([len(rows) for rows in owners.values()])
     return Run(
         path,
         plan,
@@ -99,7 +98,8 @@ def open_run(path: Path) -> Run:
     file = PlanFile.read(path)
     if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
         raise PlanRefused(
-            f"the model and data of {path} are not built in", hint="open it in Python: fedforget.Run(path, model=…, data=…)"
+            f"the model and data of {path} are not built in",
+            hint="open it in Python: fedforget.Run(path, model=…, data=…)",
         )
     with run_directory.reading(path, settled=False) as run:
         owners = {client: list(run.clients.samples(client)) for client in run.clients.clients()}

@@ -22,6 +22,7 @@ from fedforget.environment import arithmetic, environment
 from fedforget.errors import InvalidInput, ModelWithdrawn, PlanRefused, UnknownTarget
 from fedforget.federation.inline import InlineFederation
 from fedforget.store import run_directory
+from fedforget.store.files import storage_errors, write_durably
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Basis, Intent, Receipt, Stage, guarantee_of
 from fedforget.store.run_directory import Birth, OpenRun
@@ -65,8 +66,9 @@ class Status:
 class Run:
     """A run directory together with the model and the data that belong to it.
 
-    Opens the run at ``path``, or makes it if ``plan`` is given and there is none. ``data`` maps each client to a mapping of
-    stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without`` leaves data out.
+    Opens the run at ``path``, or makes it if ``plan`` is given and there is none. ``data`` maps each client to a
+    mapping of stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without`` leaves
+    data out.
     """
 
     def __init__(
@@ -140,7 +142,8 @@ class Run:
         goal = self.plan.rounds if until is None else until
         if not 0 <= goal <= self.plan.rounds:
             raise InvalidInput(
-                f"round {goal} is not in the plan", hint=f"it has {self.plan.rounds} rounds; give 0 to {self.plan.rounds}"
+                f"round {goal} is not in the plan",
+                hint=f"it has {self.plan.rounds} rounds; give 0 to {self.plan.rounds}",
             )
         with self._at_work() as run:
             self._recover(run, on_round)
@@ -183,7 +186,7 @@ class Run:
                 }
             return [receipts[request] for request in wanted]
 
-    def preview(self, requests: Iterable[Request]) -> ForgettingCost:
+    def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
         with run_directory.reading(self.path, settled=False) as run:
             return preview(run, list(requests))
@@ -275,12 +278,13 @@ class Run:
 
     def export(self, file: str | Path) -> Path:
         """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
-        from fedforget.training.export import export_model  # noqa: PLC0415
+        export_run(self.path, Path(file))
+        return Path(file)
 
-        with run_directory.reading(self.path) as run:
-            if not len(run.server.roster):
-                raise _withdrawn(self.path)
-            return export_model(run.server.load(run.server.rounds_done).model, Path(file))
+    def model_bytes(self) -> int:
+        """What one kept model takes on disk."""
+        with run_directory.reading(self.path, settled=False) as run:
+            return run.server.models.path(run.server.model_digest(0)).stat().st_size
 
     # Wiring
 
@@ -354,7 +358,21 @@ def status_of(run: OpenRun) -> Status:
     )
 
 
-def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost:
+def export_run(path: Path, file: Path) -> tuple[str, int]:
+    """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
+    from fedforget.training.export import exported  # noqa: PLC0415
+
+    with run_directory.reading(path) as run:
+        if not len(run.server.roster):
+            raise _withdrawn(path)
+        data = exported(run.server.load(run.server.rounds_done).model, file.suffix)
+        with storage_errors(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(file, data)
+        return run.server.model_digest(), run.server.rounds_done
+
+
+def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
     """The a-priori cost of requests on an open run."""
     pending, _ = _sort_out(run, requests)
     sizes, lost = run.clients.sizes(), dict[Id, int | None]()

@@ -16,7 +16,12 @@ class Client:
     """What a client knows and the server does not."""
 
     def __init__(
-        self, client: Id, samples: IdSet, priorities: Priorities, plan: Plan, first_steps: Mapping[Id, int] | None = None
+        self,
+        client: Id,
+        samples: IdSet,
+        priorities: Priorities,
+        plan: Plan,
+        first_steps: Mapping[Id, int] | None = None,
     ) -> None:
         self.id = client
         self.samples = samples

@@ -52,7 +52,7 @@ class Decision:
 def decide(server: Server, requests: Sequence[Request]) -> Decision:
     """Look up the first use of everything asked for (Algorithm 2, lines 2-5; Algorithm 3, lines 3-5). Changes nothing.
 
-    Whether a sample was used is known to its client alone, which answers with the first step and whether it is empty now.
+    Whether a sample was used only its client knows: it answers with the first step, and whether it would be empty.
     """
     memory, plan = server.memory, server.plan
     for request in requests:
@@ -66,8 +66,7 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
     queries = [ForgetQuery(client, samples) for client, samples in _samples_by_client(requests).items()]
     for query, reply in zip(queries, server.federation.what_would_change(queries), strict=True):
         steps |= {
-            Request(query.client, sample): step
-            for sample, step in zip(query.samples, reply.first_steps, strict=True)
+            Request(query.client, sample): step for sample, step in zip(query.samples, reply.first_steps, strict=True)
         }
         if reply.now_empty:
             leaving.add(query.client)
@@ -99,9 +98,7 @@ def apply(server: Server, decision: Decision) -> None:
     server.memory.rewind(back_to, decision.leaving)
 
 
-def forget(
-    server: Server, requests: Sequence[Request], on_round: Callable[[int], None] | None = None
-) -> Decision:
+def forget(server: Server, requests: Sequence[Request], on_round: Callable[[int], None] | None = None) -> Decision:
     """Algorithms 2 and 3 for any batch of requests: decide, remove and rewind, learn."""
     decision = decide(server, requests)
     apply(server, decision)

@@ -11,6 +11,7 @@ import operator
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +22,7 @@ Id = int | str
 
 BLOCK_BYTES = 16
 _INTEGER_LIMIT = 2**63
-_DECIMAL = re.compile(r"0|[1-9][0-9]*", re.ASCII)
+_DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _PERSON = b"fedforget/id/1"
 
 
@@ -33,7 +34,7 @@ def canonical_id(value: object) -> Id:
     """
     if isinstance(value, str):
         text = str(value)
-        if _DECIMAL.fullmatch(text) and len(text) <= 19 and int(text) < _INTEGER_LIMIT:
+        if _DECIMAL.fullmatch(text) and int(text) < _INTEGER_LIMIT:
             return int(text)
         return text
     if not isinstance(value, (bool, np.bool_, float)):
@@ -66,7 +67,7 @@ class IdSet:
 
     def __init__(self, ids: Iterable[object], *, what: str = "id") -> None:
         pairs = sorted((id_block(identifier), identifier) for identifier in map(canonical_id, ids))
-        for (block, first), (next_block, second) in zip(pairs, pairs[1:], strict=False):
+        for (block, first), (next_block, second) in pairwise(pairs):
             if block == next_block:
                 raise InvalidId(
                     f"duplicate {what} {first!r}" if first == second else f"{what}s {first!r} and {second!r} collide",

@@ -189,8 +189,8 @@ def _population(
         counted = list(sizes)
         _require(bool(counted), "the federation has no clients", "give it at least one client with one sample")
         return len(counted), Fraction(sum(counted), len(counted))
-    _require(clients is not None and samples is not None, "M and N are needed", "give sizes, or clients and samples")
-    assert clients is not None and samples is not None
+    if clients is None or samples is None:
+        raise PlanRefused("M and N are needed", hint="give sizes, or clients and samples")
     _require(clients >= 1, f"the federation has {clients} clients", "give it at least one client")
     mean = Fraction(str(samples))
     _require(mean >= 1, f"a client has {samples} samples", "give each client at least one sample")
@@ -201,8 +201,8 @@ def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int
     if rounds is not None:
         _require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", "the nearest feasible value is 1")
         return rounds * local_steps
-    _require(steps is not None, "the length of training is needed", "give rounds or steps")
-    assert steps is not None
+    if steps is None:
+        raise PlanRefused("the length of training is needed", hint="give rounds or steps")
     below = max(1, steps // local_steps) * local_steps
     _require(
         steps >= 1 and steps % local_steps == 0,

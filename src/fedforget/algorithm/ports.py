@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from numpy.typing import NDArray
+
 from fedforget.algorithm.ids import Id, IdSet
 
 
@@ -86,6 +88,12 @@ class LocalRound:
     model: Any
     batches: tuple[tuple[Id, ...], ...]
     streams: tuple[bytes, ...]
+
+
+class SampleSource(Protocol):
+    """A client's data: its ids, and their x and y stacked in that order."""
+
+    def stacked(self, client: Id) -> tuple[Sequence[Id], NDArray[Any], NDArray[Any]]: ...
 
 
 class LocalLearner(Protocol):

@@ -85,6 +85,11 @@ class FederatedData:
             )
         return self._clients[client]
 
+    def stacked(self, client: Id) -> tuple[Sequence[Id], Array, Array]:
+        """A client's ids, and its x and y in that order."""
+        ids = list(self[client].ids)
+        return ids, *self[client].arrays(ids)
+
     def members(self, without: Iterable[Request] = ()) -> dict[Id, IdSet]:
         """Each client's sample ids, without what is asked to be left out; empty clients are no clients."""
         members = {client: self._clients[client].ids for client in self.roster}

@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations, permutations, product
 from math import factorial, prod
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None
 
 
 class _BatchesAreTheModel:
-    """A learner whose local model is the tuple of its batches, and an aggregator that appends a round to the history."""
+    """A learner whose local model is the tuple of its batches, an aggregator that appends a round to the history."""
 
     def __init__(self, labels: Mapping[Id, Any]) -> None:
         self._labels = labels
@@ -172,16 +172,14 @@ def law_after_forgetting(
 
 
 def textbook_law(world: World, *, K: int, b: int, E: int, R: int) -> Law:
-    """K independent uniform slots; per distinct client E independent uniform min(b, N_k)-subsets; R independent rounds."""
+    """K independent uniform slots; per distinct client E independent uniform min(b, N_k)-subsets; R such rounds."""
     if not any(len(ids) for ids in world.values()):
         return {(): Fraction(1)}
     one_round = dict(_textbook_rounds(world, K, b, E))
     law: Law = {(): Fraction(1)}
     for _ in range(R):
         law = {
-            (*history, round_): chance * share
-            for history, chance in law.items()
-            for round_, share in one_round.items()
+            (*history, round_): chance * share for history, chance in law.items() for round_, share in one_round.items()
         }
     return law
 
@@ -228,8 +226,7 @@ def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
 
 def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:
     """Asking twice is asking once: what is gone already needs nothing done."""
-    assert isinstance(server.federation, InlineFederation)
-    clients = server.federation.memory
+    clients = cast(InlineFederation, server.federation).memory
     return [
         request
         for request in dict.fromkeys(batch)

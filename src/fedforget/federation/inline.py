@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from fedforget.algorithm.client import Client
-from fedforget.algorithm.draws import Priorities, PrfPriorities
+from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import (

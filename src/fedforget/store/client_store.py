@@ -66,9 +66,7 @@ class ClientStore:
         if not uses:
             return
         with self.database.transaction():
-            self.database.run_many(
-                "UPDATE samples SET first_step = ?3 WHERE client = ?1 AND sample = ?2", uses
-            )
+            self.database.run_many("UPDATE samples SET first_step = ?3 WHERE client = ?1 AND sample = ?2", uses)
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         with self.database.transaction():

@@ -141,6 +141,6 @@ class Database:
 
 
 def _forget_schema_changes(path: Path) -> None:
-    """The schema's change counter grows with every rebuild: the only byte of a rebuilt file that content doesn't fix."""
+    """The schema's change counter grows with every rebuild: the one thing in the file that content doesn't fix."""
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
         connection.execute("PRAGMA schema_version=1")

@@ -1,4 +1,7 @@
-"""One process at a time. The lock is a POSIX record lock: child processes don't inherit it, and it ends with its holder."""
+"""One process at a time.
+
+The lock is a POSIX record lock: child processes don't inherit it, and it ends with its holder.
+"""
 
 from __future__ import annotations
 

@@ -82,7 +82,9 @@ class PlanFile:
         except FileNotFoundError as error:
             raise NoSuchRun(f"{run} holds no run", hint="make one with `fedforget train --out`") from error
         except OSError as error:
-            raise NoSuchRun(f"{path} cannot be read: {error.strerror}", hint="check the path and permissions") from error
+            raise NoSuchRun(
+                f"{path} cannot be read: {error.strerror}", hint="check the path and permissions"
+            ) from error
         try:
             return cls.decode(data)
         except (ValueError, KeyError, TypeError, PlanRefused) as error:
@@ -93,4 +95,6 @@ def _flat(file: PlanFile) -> dict[str, Any]:
     flat = {field.name: getattr(file.plan, field.name) for field in fields(file.plan)}
     for group in ("local", "server"):
         flat |= {f"{group} {key}": value for key, value in asdict(flat.pop(group)).items()}
-    return flat | {f"model {k}": v for k, v in file.model.items()} | {f"dataset {k}": v for k, v in file.dataset.items()}
+    return (
+        flat | {f"model {k}": v for k, v in file.model.items()} | {f"dataset {k}": v for k, v in file.dataset.items()}
+    )

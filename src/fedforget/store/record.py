@@ -1,7 +1,7 @@
 """``record.db``: the legal trail. Requests, receipts, events in a hash chain, versions, metrics.
 
-It is not part of the function. About what is gone it holds keyed pseudonyms and MACs of superseded digests, nothing else;
-the ids of a request stand in an intent, committed before anything is touched, only until the request is purged.
+It is not part of the function. About what is gone it holds keyed pseudonyms and MACs of superseded digests, nothing
+else; the ids of a request stand in an intent, committed before anything is touched, until the request is purged.
 """
 
 from __future__ import annotations
@@ -243,9 +243,7 @@ class Record:
         nothing = replace(intent.decision, requests=(), first_changed_steps=(), leaving=())
         emptied = replace(intent, decision=nothing, reseed=None)
         with self.database.transaction():
-            self.database.run(
-                "UPDATE intents SET body = ? WHERE batch_id = ?", (emptied.encode(), intent.batch_id)
-            )
+            self.database.run("UPDATE intents SET body = ? WHERE batch_id = ?", (emptied.encode(), intent.batch_id))
         self.database.rebuild()
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)
@@ -328,4 +326,3 @@ def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> by
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
-

@@ -1,11 +1,11 @@
 """The run directory: creating it, opening it for writing or reading, leaving it canonical.
 
-    plan.toml   frozen; written last when a run is made, so that a directory without it starts anew
-    server.db   function: seed, roster with commitments, rounds, digests of kept states
-    clients.db  function: each client's seed, sample ids with content digests
-    models/     function: one safetensors file per kept round, named by digest
-    record.db   record: requests, receipts, events, metrics
-    lock        held by the process at work
+plan.toml   frozen; written last when a run is made, so that a directory without it starts anew
+server.db   function: seed, roster with commitments, rounds, digests of kept states
+clients.db  function: each client's seed, sample ids with content digests
+models/     function: one safetensors file per kept round, named by digest
+record.db   record: requests, receipts, events, metrics
+lock        held by the process at work
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
 
 
 def _clean(run: OpenRun) -> None:
-    """Take away what a crash left half-done: temporary files, models no round refers to, uses of rounds never committed."""
+    """Take away what a crash left: temporary files, models no round refers to, uses of rounds never committed."""
     with storage_errors(run.path):
         for leftover in run.path.glob("*" + TEMPORARY):
             leftover.unlink()

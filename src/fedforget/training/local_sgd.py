@@ -9,18 +9,21 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
-from fedforget.algorithm.ports import LocalRound
-from fedforget.data.federated import Array, FederatedData
+from fedforget.algorithm.ports import LocalRound, SampleSource
 from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import Weights, load_weights, weights_of
+
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -38,7 +41,7 @@ class TorchLearner:
     """Trains any ``nn.Module`` on any federated data."""
 
     def __init__(
-        self, module: nn.Module, data: FederatedData, settings: LocalOptimizer, loss: Loss | None = None
+        self, module: nn.Module, data: SampleSource, settings: LocalOptimizer, loss: Loss | None = None
     ) -> None:
         self._module = module
         self._data = data
@@ -46,7 +49,7 @@ class TorchLearner:
         self._loss = loss or nn.functional.cross_entropy
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._type = _float_type(module)
-        self._has_batch_norm = any(isinstance(part, nn.modules.batchnorm._BatchNorm) for part in module.modules())
+        self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._shelves: dict[Id, _Shelf] = {}
 
     def train(self, work: LocalRound) -> Weights:
@@ -105,8 +108,7 @@ class TorchLearner:
 
     def _shelf(self, work: LocalRound) -> _Shelf:
         if work.client not in self._shelves:
-            ids = list(self._data[work.client].ids)
-            x, y = self._data[work.client].arrays(ids)
+            ids, x, y = self._data.stacked(work.client)
             features = torch.from_numpy(x)
             if features.is_floating_point():
                 features = features.to(self._type)
@@ -120,7 +122,7 @@ class TorchLearner:
         )
 
 
-def test_tensors(module: nn.Module, test: tuple[Array, Array]) -> tuple[Tensor, Tensor]:
+def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
     """A test set in the type the module computes in."""
     x, y = torch.from_numpy(np.ascontiguousarray(test[0])), torch.from_numpy(np.ascontiguousarray(test[1]))
     return (x.to(_float_type(module)) if x.is_floating_point() else x), y

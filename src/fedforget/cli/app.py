@@ -1,0 +1,101 @@
+"""The program: its commands, its errors, its exit codes."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import click
+import typer
+
+from fedforget import __version__
+from fedforget.errors import FedForgetError
+
+EXIT_VERIFICATION_FAILED = 1
+EXIT_USAGE = 2
+EXIT_INTERRUPTED = 130
+EXIT_TERMINATED = 143
+
+app = typer.Typer(
+    name="fedforget",
+    help="Exact federated unlearning: train a federation, forget samples and clients exactly, and prove it.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+class _Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    log_file: Annotated[Path | None, typer.Option(help="Append a log of what was done to this file.")] = None,
+) -> None:
+    if version:
+        print(f"fedforget {__version__}")
+        raise typer.Exit
+    if log_file is not None:
+        try:
+            handler = logging.FileHandler(log_file, encoding="utf-8")
+        except OSError as error:
+            raise click.UsageError(f"cannot write the log file {log_file}: {error.strerror}") from error
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
+        logger = logging.getLogger("fedforget")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run one command; every error becomes one line (or one JSON object) on stderr and a documented exit code."""
+    for room in ("learning", "looking", "proving"):
+        importlib.import_module(f"fedforget.cli.{room}")
+    given = sys.argv[1:] if arguments is None else arguments
+    as_json = "--json" in given
+    signal.signal(signal.SIGTERM, _terminate)
+    if given == ["--version"]:  # click wants a command; this needs none
+        print(f"fedforget {__version__}")
+        sys.exit(0)
+    try:
+        outcome = typer.main.get_command(app).main(given, prog_name="fedforget", standalone_mode=False)
+        code = outcome if isinstance(outcome, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message())
+        code = EXIT_USAGE
+    except click.ClickException as error:
+        _complain(as_json, "usage", error.format_message(), "see `fedforget --help`")
+        code = EXIT_USAGE
+    except FedForgetError as error:
+        logging.getLogger("fedforget").warning("%s: %s", error.code, error.message)
+        _complain(as_json, error.code, error.message, error.hint)
+        code = error.exit_code
+    except _Terminated:
+        _complain(
+            as_json, "terminated", "terminated", "what was committed is kept; give the same command again to go on"
+        )
+        code = EXIT_TERMINATED
+    except (KeyboardInterrupt, click.Abort):
+        _complain(as_json, "interrupted", "stopped", "what was committed is kept; give the same command again to go on")
+        code = EXIT_INTERRUPTED
+    except BrokenPipeError:
+        code = 0
+    sys.exit(code)
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
+def _complain(as_json: bool, code: str, message: str, hint: str) -> None:
+    if as_json:
+        print(json.dumps({"error": {"code": code, "message": message, "hint": hint}}), file=sys.stderr)
+    else:
+        print(f"error: {message}" + (f" ({hint})" if hint else ""), file=sys.stderr)

@@ -1,0 +1,261 @@
+"""Commands that plan, learn and forget."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
+from fedforget.cli.app import app
+from fedforget.cli.options import PlanOptions
+from fedforget.cli.output import JsonOption, emit, pairs, progress, table, warn
+from fedforget.data.request_file import read_requests
+from fedforget.errors import InvalidInput, InvalidRequests
+
+if TYPE_CHECKING:
+    from fedforget.run import Run
+
+log = logging.getLogger("fedforget")
+
+Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
+Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
+RhoS = Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")]
+RhoC = Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")]
+PerRound = Annotated[int | None, typer.Option(help="Slots per round (K); with --batch-size instead of the rhos.")]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per local step (b).")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
+LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
+Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with any of these options.")]
+
+
+@app.command()
+def plan(
+    data: Data = None,
+    clients: Clients = None,
+    samples: Annotated[int | None, typer.Option(help="Samples per client (N), instead of a dataset.")] = None,
+    rho_s: RhoS = None,
+    rho_c: RhoC = None,
+    clients_per_round: PerRound = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    local_steps: LocalSteps = None,
+    seed: Seed = None,
+    config: Config = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show what a plan means: K, b, E, R, the rho they realise, and what forgetting will cost."""
+    options = PlanOptions(
+        data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
+        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed,
+    ).with_file(config)  # fmt: skip
+    sizes = _sizes(options, samples)
+    made = options.plan_for(sizes)
+    costs = {
+        "sample": _cost(made, len(sizes), Loss(min(sizes), 1)),
+        "client": _cost(made, len(sizes), Loss(min(sizes), None)),
+    }
+    facts = {
+        "clients": len(sizes), "samples": sum(sizes), "clients_per_round": made.clients_per_round,
+        "batch_size": made.batch_size, "local_steps": made.local_steps, "rounds": made.rounds, "steps": made.steps,
+        "rho_s": made.realised_rho_s(sizes), "rho_c": made.realised_rho_c(len(sizes)),
+    }  # fmt: skip
+    warnings = _rho_warnings(facts["rho_s"], facts["rho_c"])
+
+    def text() -> str:
+        rows = [(level, c.probability, c.expected_steps, c.expected_steps_from_first_use) for level, c in costs.items()]
+        header = ("forgetting one", "P(recompute)", f"expected steps of {made.steps}", "from the first use")
+        return f"{pairs(facts)}\n\n{table(header, rows)}"
+
+    emit({**facts, **{level: asdict(cost) for level, cost in costs.items()}, "warnings": warnings}, as_json, text)
+    for warning in warnings:
+        warn(warning)
+
+
+def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
+    if samples is None:
+        from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
+
+        return sizes_of(options.data or "digits", options.clients or 60, options.seed)
+    if options.clients is None or options.clients < 1 or samples < 1:
+        raise InvalidInput("--samples needs --clients, both from 1", hint="give M and N, or a dataset with --data")
+    return [samples] * options.clients
+
+
+def _cost(made: Plan, clients: int, loss: Loss) -> ForgettingCost[float]:
+    return forgetting_cost(
+        [loss], clients=clients, clients_per_round=made.clients_per_round, batch_size=made.batch_size,
+        local_steps=made.local_steps, rounds=made.rounds,
+    )  # fmt: skip
+
+
+def _rho_warnings(rho_s: float, rho_c: float) -> list[str]:
+    return [
+        f"{name} = {value:.4g} is above 1: expect nearly every such request to recompute"
+        for name, value in (("rho_s", rho_s), ("rho_c", rho_c))
+        if value > 1
+    ]
+
+
+@app.command()
+def train(
+    run: Annotated[Path | None, typer.Argument(help="A run to go on with.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of a new run (or of the same run, to go on).")] = None,
+    data: Data = None,
+    clients: Clients = None,
+    rho_s: RhoS = None,
+    rho_c: RhoC = None,
+    clients_per_round: PerRound = None,
+    batch_size: BatchSize = None,
+    rounds: Rounds = None,
+    local_steps: LocalSteps = None,
+    seed: Seed = None,
+    until_round: Annotated[int | None, typer.Option(help="Stop after this round.")] = None,
+    without: Annotated[
+        Path | None, typer.Option(help="Leave out the samples and clients of this request file.")
+    ] = None,
+    keep: Annotated[
+        str | None, typer.Option(help="Models to keep: every, ends, or each N-th.", show_default="every")
+    ] = None,
+    lr: Annotated[float | None, typer.Option(help="Local learning rate.", show_default="0.1")] = None,
+    momentum: Annotated[float | None, typer.Option(help="Local momentum.", show_default="0")] = None,
+    weight_decay: Annotated[float | None, typer.Option(help="Local weight decay.", show_default="0")] = None,
+    prox: Annotated[float | None, typer.Option(help="FedProx term.", show_default="0")] = None,
+    server_optimizer: Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")] = None,
+    server_lr: Annotated[float | None, typer.Option(help="Learning rate of fedadam.", show_default="0.01")] = None,
+    federation: Annotated[str, typer.Option(help="How clients are reached: inline.")] = "inline",
+    device: Annotated[str, typer.Option(help="Where tensors live: cpu.")] = "cpu",
+    config: Config = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Train a federation, or go on with one. The same command again continues where it stopped."""
+    options = PlanOptions(
+        data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
+        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep, lr=lr, momentum=momentum,
+        weight_decay=weight_decay, prox=prox, server_optimizer=server_optimizer, server_lr=server_lr,
+    ).with_file(config)  # fmt: skip
+    _require_supported(federation, device)
+    opened = _opened_for_training(run, out, options, without)
+    goal = opened.plan.rounds if until_round is None else until_round
+    before = opened.status()
+    for warning in _rho_warnings(before.rho_s, before.rho_c):
+        warn(warning)
+    if before.rounds_done == 0 and not as_json:
+        _say_what_it_costs(opened, goal)
+    with progress("training", goal, start=before.rounds_done) as advance:
+        status = opened.train(until_round, on_round=advance)
+    log.info("trained %s to round %d", status.run, status.rounds_done)
+    warnings = _rho_warnings(status.rho_s, status.rho_c)
+    emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
+
+
+def _require_supported(federation: str, device: str) -> None:
+    if federation != "inline":
+        raise InvalidInput(f"unknown federation {federation!r}", hint="use inline")
+    if device != "cpu":
+        raise InvalidInput(f"cannot train on {device!r}", hint="use cpu: only there are results bitwise repeatable")
+
+
+def _opened_for_training(run: Path | None, out: Path | None, options: PlanOptions, without: Path | None) -> Run:
+    from fedforget.builtin import open_run, train_run  # noqa: PLC0415 (scikit-learn, torch)
+
+    if run is not None and out is None:
+        said = options.given() + (["without"] if without else [])
+        if said:
+            names = ", ".join("--" + name.replace("_", "-") for name in said)
+            raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to go on")
+        return open_run(run)
+    if out is None or run is not None:
+        raise InvalidInput(
+            "say which run, once", hint="give --out for a new one, or the directory of one to go on with"
+        )
+    return train_run(
+        out,
+        "digits" if options.data is None else options.data,
+        60 if options.clients is None else options.clients,
+        options.plan_for,
+        seed=options.seed,
+        without=read_requests(without) if without else [],
+    )
+
+
+def _say_what_it_costs(opened: Run, goal: int) -> None:
+    plan, size = opened.plan, opened.model_bytes()
+    kept = sum(plan.is_kept(round_, goal) for round_ in range(goal + 1))
+    print(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
+
+
+@app.command()
+def forget(
+    run: Annotated[Path, typer.Argument(help="The run that shall forget.")],
+    client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
+    sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
+    batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
+    basis: Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")] = "unknown",
+    new_seed: Annotated[bool, typer.Option("--new-seed", help="Draw new seeds: full retraining.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
+    requests = _requests(client, sample, batch)
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    if dry_run:
+        _dry_run(run, requests, as_json)
+        return
+    opened = open_run(run)
+    with progress("forgetting", opened.status().rounds_done) as advance:
+        receipts = opened.forget(requests, basis=basis, new_seed=new_seed, on_round=advance)
+    log.info("forgot %d requests on %s", len(receipts), run)
+
+    def text() -> str:
+        header = (
+            "request",
+            "level",
+            "client",
+            "sample",
+            "first changed step",
+            "recomputed steps",
+            "state",
+            "guarantee",
+        )
+        rows = [
+            (r.id, r.level, r.client, r.sample, r.first_changed_step, r.recomputed_steps, r.state, r.guarantee)
+            for r in receipts
+        ]
+        digest = opened.status().model_digest
+        return f"{table(header, rows)}\n\nmodel digest  {digest or 'withdrawn: no client is left'}"
+
+    emit({"receipts": [receipt.as_dict() for receipt in receipts]}, as_json, text)
+
+
+def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
+    if (client is None) == (batch is None) or (sample is not None and client is None):
+        raise InvalidInput("say what to forget, once", hint="give --client, --client and --sample, or --batch")
+    if batch is None:
+        return [Request.of(client, sample)]
+    requests = read_requests(batch)
+    if not requests:
+        raise InvalidRequests(f"{batch} has no requests", hint="give at least one line")
+    return list(dict.fromkeys(requests))
+
+
+def _dry_run(run: Path, requests: list[Request], as_json: bool) -> None:
+    from fedforget.run import preview  # noqa: PLC0415
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    with run_directory.reading(run, settled=False) as opened:
+        cost = preview(opened, requests)
+        steps = opened.server.rounds_done * opened.file.plan.local_steps
+    facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
+    emit(
+        facts,
+        as_json,
+        lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
+    )

@@ -1,0 +1,88 @@
+"""Commands that look and change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedforget.algorithm.ids import canonical_id
+from fedforget.cli.app import app
+from fedforget.cli.output import JsonOption, emit, pairs, table
+from fedforget.errors import UnknownTarget
+
+RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
+
+
+@app.command()
+def status(run: RunPath, as_json: JsonOption = False) -> None:
+    """Where a run stands, and the requests it has met."""
+    from fedforget.run import status_of  # noqa: PLC0415
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    with run_directory.reading(run, settled=False) as opened:
+        facts = asdict(status_of(opened))
+        receipts = [
+            {key: value for key, value in receipt.as_dict().items() if key not in ("client", "sample")}
+            for receipt in opened.record.receipts()
+        ]
+
+    def text() -> str:
+        if not receipts:
+            return pairs(facts)
+        header = ("request", "level", "basis", "state", "received", "guarantee")
+        rows = [(r["id"], r["level"], r["basis"], r["state"], r["received"], r["guarantee"]) for r in receipts]
+        return f"{pairs(facts)}\n\n{table(header, rows)}"
+
+    emit({**facts, "receipts": receipts}, as_json, text)
+
+
+@app.command()
+def clients(
+    run: RunPath,
+    client: Annotated[str | None, typer.Option(help="Show this client's sample ids.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """The clients of a run and their sizes, or one client's sample ids."""
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    with run_directory.reading(run, settled=False) as opened:
+        sizes = opened.clients.sizes()
+        if client is None:
+            rows = [{"client": who, "samples": sizes[who]} for who in opened.server.roster]
+            emit(
+                {"clients": rows}, as_json, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows])
+            )
+            return
+        who = canonical_id(client)
+        if who not in sizes:
+            raise UnknownTarget(f"there is no client {client} in {run}", hint=f"see `fedforget clients {run}`")
+        ids = list(opened.clients.samples(who))
+    emit({"client": who, "samples": len(ids), "ids": ids}, as_json, lambda: "\n".join(map(str, ids)))
+
+
+@app.command()
+def state(run: RunPath, as_json: JsonOption = False) -> None:
+    """The digest of the run's state: equal for a run that forgot and a run that never had the data."""
+    from fedforget.store import run_directory  # noqa: PLC0415
+    from fedforget.store.state_digest import state_digest  # noqa: PLC0415
+
+    with run_directory.reading(run) as opened:
+        digest = state_digest(opened)
+    emit({"digest": digest}, as_json, lambda: digest)
+
+
+@app.command()
+def export(
+    run: RunPath,
+    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or anything else for a PyTorch state_dict.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Write the current model as a plain PyTorch state_dict or as safetensors."""
+    from fedforget.run import export_run  # noqa: PLC0415
+
+    digest, rounds_done = export_run(run, file)
+    facts = {"file": str(file), "model_digest": digest, "rounds_done": rounds_done}
+    emit(facts, as_json, lambda: pairs(facts))

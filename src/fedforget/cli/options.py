@@ -1,0 +1,119 @@
+"""The options of a plan: from the command line, from a file, or both."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, LocalOptimizer, Plan, ServerOptimizer
+from fedforget.errors import InvalidInput, PlanRefused
+
+
+@dataclass(slots=True)
+class PlanOptions:
+    """What may be said about a run; None where nothing was."""
+
+    data: str | None = None
+    clients: int | None = None
+    rho_s: float | None = None
+    rho_c: float | None = None
+    clients_per_round: int | None = None
+    batch_size: int | None = None
+    rounds: int | None = None
+    local_steps: int | None = None
+    seed: int | None = None
+    keep: str | int | None = None
+    lr: float | None = None
+    momentum: float | None = None
+    weight_decay: float | None = None
+    prox: float | None = None
+    server_optimizer: str | None = None
+    server_lr: float | None = None
+
+    def with_file(self, path: Path | None) -> PlanOptions:
+        """The same with a file's values where the command line is silent."""
+        if path is None:
+            return self
+        try:
+            values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
+        except OSError as error:
+            raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path of --config") from error
+        except ValueError as error:
+            raise InvalidInput(f"{path} is not TOML: {error}", hint="correct the file") from error
+        known = {field.name: field.type for field in fields(self)}
+        for key, value in values.items():
+            if key not in known:
+                raise InvalidInput(f"{path} has an unknown key {key!r}", hint=f"the keys are: {', '.join(known)}")
+            if not _fits(value, str(known[key])):
+                raise InvalidInput(f"{path}: {key} = {value!r} is not {known[key]}", hint="correct the value")
+        return PlanOptions(
+            **{name: values.get(name) if getattr(self, name) is None else getattr(self, name) for name in known}
+        )
+
+    def given(self) -> list[str]:
+        """The names of what was said."""
+        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+
+    def plan_for(self, sizes: Sequence[int]) -> Plan:
+        """The plan that these options make for clients of these sizes."""
+        return self._maker()(sizes)
+
+    def _maker(self) -> Callable[[Sequence[int]], Plan]:
+        local_steps = _needed(self.local_steps, "--local-steps")
+        rounds = _needed(self.rounds, "--rounds")
+        others: dict[str, Any] = {
+            "local": LocalOptimizer(
+                **_said(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, prox=self.prox)
+            ),
+            "server": ServerOptimizer(**_said(name=self.server_optimizer, lr=self.server_lr)),
+            "keep": parse_keep(self.keep),
+        }  # fmt: skip
+        by_rho, by_number = (self.rho_s, self.rho_c), (self.clients_per_round, self.batch_size)
+        if by_rho != (None, None) and by_number != (None, None):
+            raise PlanRefused("both rho and K, b are given", hint="give one pair: they determine each other")
+        if None not in by_rho:
+            rho_s, rho_c = by_rho
+            return lambda sizes: Plan.from_rho(
+                rho_s=rho_s, rho_c=rho_c, local_steps=local_steps, rounds=rounds, sizes=sizes, **others  # type: ignore[arg-type]
+            )  # fmt: skip
+        if None not in by_number:
+            slots, batch = by_number
+            return lambda _: Plan(slots, batch, local_steps, rounds, **others)  # type: ignore[arg-type]
+        raise PlanRefused(
+            "the plan is not determined",
+            hint="give --rho-s and --rho-c, or --clients-per-round and --batch-size",
+        )
+
+
+def parse_keep(text: str | int | None) -> str | int:
+    if text is None:
+        return KEEP_EVERY
+    if text in (KEEP_EVERY, KEEP_ENDS):
+        return text
+    try:
+        return int(text)
+    except ValueError as error:
+        raise PlanRefused(f"cannot keep models {text!r}", hint="keep every, ends, or a whole number from 1") from error
+
+
+def _needed(value: int | None, option: str) -> int:
+    if value is None:
+        raise PlanRefused(f"{option} is missing", hint="give it on the command line or in --config")
+    return value
+
+
+def _said(**values: Any) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _fits(value: object, annotation: str) -> bool:
+    if isinstance(value, bool):
+        return False
+    if "float" in annotation:
+        return isinstance(value, (int, float))
+    return isinstance(
+        value, (str, int) if "str" in annotation and "int" in annotation else str if "str" in annotation else int
+    )

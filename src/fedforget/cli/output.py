@@ -1,0 +1,84 @@
+"""What the commands print: tables for people, JSON for scripts, progress on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
+_PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw
+
+
+def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> None:
+    """Print a result: as JSON, or as the text that a person reads."""
+    print(json.dumps(value, indent=2) if as_json else text())
+
+
+def warn(message: str) -> None:
+    print(f"warning: {message}", file=sys.stderr)
+
+
+def pairs(rows: Mapping[str, object]) -> str:
+    """Names and values in two columns."""
+    width = max(map(len, rows), default=0)
+    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Columns under a header; numbers to the right."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
+    numeric = [all(isinstance(row[n], (int, float)) or row[n] is None for row in rows) for n in range(len(header))]
+
+    def line(values: Sequence[str]) -> str:
+        return "  ".join(
+            v.rjust(w) if right else v.ljust(w) for v, w, right in zip(values, widths, numeric, strict=True)
+        ).rstrip()
+
+    return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, cells)])
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+@contextlib.contextmanager
+def progress(title: str, total: int | None, unit: str = "round", start: int = 0) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, a line now and then elsewhere; call it with what is done."""
+    if sys.stderr.isatty():
+        with _bar(title, total, unit, start) as advance:
+            yield advance
+        return
+    last = time.monotonic()
+
+    def line(done: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= _PLAIN_EVERY:
+            last = time.monotonic()
+            print(f"{title}: {unit} {done}" + (f" of {total}" if total else ""), file=sys.stderr, flush=True)
+
+    yield line
+
+
+@contextlib.contextmanager
+def _bar(title: str, total: int | None, unit: str, start: int) -> Iterator[Callable[[int], None]]:
+    from rich.console import Console  # noqa: PLC0415 (only a terminal needs it)
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit + "s"),
+        TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=total, completed=start)
+        yield lambda done: bar.update(task, completed=done)

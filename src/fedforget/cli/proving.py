@@ -1,0 +1,93 @@
+"""Commands that prove: verify, prove, demo, doctor."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
+from fedforget.cli.output import JsonOption, emit, pairs, progress, table
+from fedforget.errors import FedForgetError
+
+
+class VerificationFailed(FedForgetError):
+    code = "verification-failed"
+    exit_code = EXIT_VERIFICATION_FAILED
+
+
+@app.command()
+def verify(run: Annotated[Path, typer.Argument(help="The run to check.")], as_json: JsonOption = False) -> None:
+    """Derive all draws again, replay from round 0 on the remaining data, and compare every byte."""
+    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+
+    opened = open_run(run)
+    with progress("replaying", opened.status().rounds_done) as advance:
+        found = opened.verify(on_round=advance)
+    facts = found.as_dict()
+    emit(facts, as_json, lambda: pairs({key: value for key, value in facts.items() if key != "problems"}))
+    if not found.ok:
+        raise VerificationFailed(f"{run} is not ok: {'; '.join(found.problems)}", hint="see docs/exit-codes.md")
+    for problem in found.problems:
+        print(f"note: {problem}", file=sys.stderr)
+
+
+@app.command()
+def prove(
+    only: Annotated[str | None, typer.Option(help="Run only the worlds whose name contains this.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Enumerate tiny worlds completely: the law after forgetting equals the textbook's, total variation exactly 0."""
+    from fedforget.evidence.standard_worlds import prove_all  # noqa: PLC0415
+
+    with progress("enumerating", None, unit="order") as advance:
+        results = prove_all(only, advance)
+    rows = [(r.name, r.K, r.b, r.E, r.R, r.orders, str(r.total_variation)) for r in results]
+    ok = bool(results) and all(r.total_variation == 0 for r in results)
+    emit(
+        {"ok": ok, "worlds": [r.as_dict() for r in results]},
+        as_json,
+        lambda: (
+            table(("world", "K", "b", "E", "R", "orders", "total variation"), rows)
+            + f"\n\n{len(results)} worlds, {sum(r.orders for r in results)} orders of priorities: "
+            + ("every law is exact" if ok else "NOT EXACT")
+        ),
+    )
+    if not ok:
+        raise VerificationFailed("a law is not exact" if results else f"no world is called {only}", hint="report this")
+
+
+@app.command()
+def demo(
+    out: Annotated[Path | None, typer.Option(help="Keep both runs in this directory.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 2024,
+    as_json: JsonOption = False,
+) -> None:
+    """Train on digits, forget a sample and a client, train again without them, and compare the two digests."""
+    from fedforget.demo import run_demo  # noqa: PLC0415
+
+    result = run_demo(out, seed, say=(lambda _: None) if as_json else print, progress=progress)
+    emit(result.as_dict(), as_json, result.text)
+    if not result.equal:
+        raise VerificationFailed("the two digests differ", hint="report this: exactness is broken")
+
+
+@app.command()
+def doctor(
+    run: Annotated[Path | None, typer.Argument(help="A run to examine as well.")] = None, as_json: JsonOption = False
+) -> None:
+    """Check this machine (versions, vectors, repeatable arithmetic) and, if given, every file of a run."""
+    from fedforget.doctor import examine  # noqa: PLC0415
+
+    checks = examine(run)
+    ok = all(check.ok for check in checks)
+    emit(
+        {"ok": ok, "checks": [check.as_dict() for check in checks]},
+        as_json,
+        lambda: table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks]),
+    )
+    if not ok:
+        bad = next(check for check in checks if not check.ok)
+        raise VerificationFailed(f"{bad.name}: {bad.detail}", hint=bad.remedy)
