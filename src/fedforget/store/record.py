@@ -27,7 +27,7 @@ CREATE TABLE requests (
     guarantee TEXT NOT NULL, model_round INTEGER, model_digest TEXT, model_mac BLOB
 ) WITHOUT ROWID;
 CREATE TABLE erased (pseudonym BLOB PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE intents (batch_id TEXT PRIMARY KEY, body TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE intents (batch_id TEXT PRIMARY KEY, stage TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE events (
     sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
 );
@@ -180,7 +180,7 @@ class Record:
         intent = Intent(batch_id, ids, decision, reseed)
         now = _now()
         with self.database.transaction():
-            self.database.run("INSERT INTO intents VALUES (?, ?)", (batch_id, intent.encode()))
+            self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (batch_id, Stage.ACCEPTED, intent.encode()))
             for place, (identifier, request, step) in enumerate(
                 zip(ids, decision.requests, decision.first_changed_steps, strict=True)
             ):
@@ -201,7 +201,9 @@ class Record:
         return Intent.decode(*rows[0]) if rows else None
 
     def stage(self, intent: Intent) -> Stage:
-        return Stage(self.receipt(intent.ids[0]).state)
+        """How far a batch has come."""
+        rows = self.database.rows("SELECT stage FROM intents WHERE batch_id = ?", (intent.batch_id,))
+        return Stage(rows[0][0])
 
     def removed(self, intent: Intent, rounds_left: int) -> None:
         """The data are out and the state is rewound: what was derived from later rounds goes too."""
@@ -218,6 +220,7 @@ class Record:
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
             if intent.reseed is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
+                self._event("reseeded", {})
             self._advance(intent, Stage.REMOVED)
 
     def recomputed(self, intent: Intent) -> None:
@@ -250,6 +253,7 @@ class Record:
             self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))
 
     def _advance(self, intent: Intent, stage: Stage, extra: Mapping[str, Any] | None = None) -> None:
+        self.database.run("UPDATE intents SET stage = ? WHERE batch_id = ?", (stage, intent.batch_id))
         self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (stage, intent.batch_id))
         for identifier in intent.ids:
             self._event(stage, {"request": identifier, **(extra or {})})

@@ -19,7 +19,7 @@ from pathlib import Path
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
@@ -78,7 +78,7 @@ class Birth:
 def create(path: Path, birth: Birth) -> None:
     """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
     with storage_errors(path):
-        path.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the seeds
     _refuse_foreign(path)
     with RunLock(path):
         if is_run(path):
@@ -169,13 +169,15 @@ def _clean(run: OpenRun) -> None:
 
 
 def _leave(run: OpenRun, *, suppress: bool) -> None:
+    failure: FedForgetError | None = None
     for database in run.databases():
         try:
             database.close_canonical()
-        except (StorageFailed, RunDamaged):
+        except (StorageFailed, RunDamaged) as error:
             database.close()
-            if not suppress:
-                raise
+            failure = failure or error
+    if failure is not None and not suppress:
+        raise failure
 
 
 def _refuse_foreign(path: Path) -> None:
