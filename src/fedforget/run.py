@@ -67,8 +67,8 @@ class Run:
     """A run directory together with the model and the data that belong to it.
 
     Opens the run at ``path``, or makes it if ``plan`` is given and there is none. ``data`` maps each client to a
-    mapping of stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without`` leaves
-    data out.
+    mapping of stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without``
+    leaves data out.
     """
 
     def __init__(
@@ -170,7 +170,7 @@ class Run:
 
         Asking for what is gone already gives the receipt it went under.
         """
-        wanted = _wanted(requests, client, sample)
+        wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
         if basis not in list(Basis):
             raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
         with self._at_work() as run:

@@ -43,6 +43,7 @@ def options(
     if version:
         print(f"fedforget {__version__}")
         raise typer.Exit
+    logging.getLogger("fedforget").addHandler(logging.NullHandler())
     if log_file is not None:
         try:
             handler = logging.FileHandler(log_file, encoding="utf-8")

@@ -14,7 +14,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
 from fedforget.cli.app import app
 from fedforget.cli.options import PlanOptions
-from fedforget.cli.output import JsonOption, emit, pairs, progress, table, warn
+from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table, warn
 from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, InvalidRequests
 
@@ -188,7 +188,7 @@ def _opened_for_training(run: Path | None, out: Path | None, options: PlanOption
 def _say_what_it_costs(opened: Run, goal: int) -> None:
     plan, size = opened.plan, opened.model_bytes()
     kept = sum(plan.is_kept(round_, goal) for round_ in range(goal + 1))
-    print(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
+    say(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
 
 
 @app.command()
@@ -198,12 +198,14 @@ def forget(
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
     basis: Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")] = "unknown",
-    new_seed: Annotated[bool, typer.Option("--new-seed", help="Draw new seeds: full retraining.")] = False,
+    new_seed: Annotated[
+        bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
-    requests = _requests(client, sample, batch)
+    requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
     from fedforget.builtin import open_run  # noqa: PLC0415
 
     if dry_run:

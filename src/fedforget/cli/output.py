@@ -20,14 +20,19 @@ def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> No
     print(json.dumps(value, indent=2) if as_json else text())
 
 
+def say(message: str) -> None:
+    """For people only: beside the data, not among them."""
+    print(message, file=sys.stderr)
+
+
 def warn(message: str) -> None:
-    print(f"warning: {message}", file=sys.stderr)
+    say(f"warning: {message}")
 
 
 def pairs(rows: Mapping[str, object]) -> str:
     """Names and values in two columns."""
     width = max(map(len, rows), default=0)
-    return "\n".join(f"{name:<{width}}  {value}" for name, value in rows.items())
+    return "\n".join(f"{name:<{width}}  {_cell(value)}" for name, value in rows.items())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

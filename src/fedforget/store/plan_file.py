@@ -95,6 +95,5 @@ def _flat(file: PlanFile) -> dict[str, Any]:
     flat = {field.name: getattr(file.plan, field.name) for field in fields(file.plan)}
     for group in ("local", "server"):
         flat |= {f"{group} {key}": value for key, value in asdict(flat.pop(group)).items()}
-    return (
-        flat | {f"model {k}": v for k, v in file.model.items()} | {f"dataset {k}": v for k, v in file.dataset.items()}
-    )
+    flat |= {f"model {key}": value for key, value in file.model.items()}
+    return flat | {f"dataset {key}": value for key, value in file.dataset.items() if key != "partition_seed"}
