@@ -31,11 +31,13 @@ CREATE TABLE intents (batch_id TEXT PRIMARY KEY, stage TEXT NOT NULL, body TEXT 
 CREATE TABLE events (
     sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
 );
+CREATE TABLE seals (file TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE metrics (
     round INTEGER NOT NULL, client NOT NULL, correct INTEGER NOT NULL, count INTEGER NOT NULL,
     PRIMARY KEY (round, client)
 ) WITHOUT ROWID;
 """
+OWN_SEAL = "record"
 SERVER_TEST_SET = ""  # metrics of the server's own test data stand under no client
 
 
@@ -293,6 +295,30 @@ class Record:
         if stages != {receipt.id: receipt.state for receipt in self.receipts()}:
             return "the requests of the record are not those of its events"
         return None
+
+    # Seals: what the files were when they were last closed
+
+    def seals(self) -> dict[str, str]:
+        """The digest of each file at rest; nothing while somebody works on the run, or after a crash."""
+        return dict(self.database.rows("SELECT file, digest FROM seals"))
+
+    def seal(self, digests: Mapping[str, str]) -> None:
+        with self.database.transaction():
+            self.database.run_many("INSERT INTO seals VALUES (?, ?)", digests.items())
+            self.database.run("INSERT INTO seals VALUES (?, ?)", (OWN_SEAL, self.content_digest()))
+
+    def break_seals(self) -> None:
+        with self.database.transaction():
+            self.database.run("DELETE FROM seals")
+
+    def content_digest(self) -> str:
+        """Of every row of the record, its own seal aside."""
+        hasher = hashlib.blake2b(digest_size=32, person=b"fedforget/record")
+        for (table,) in self.database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
+            for row in self.database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (our own table names)
+                if not (table == "seals" and row[0] == OWN_SEAL):
+                    hasher.update(repr((table, row)).encode())
+        return hasher.hexdigest()
 
     # Metrics
 

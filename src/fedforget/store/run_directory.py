@@ -23,11 +23,11 @@ from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, StorageFa
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
-from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, write_durably
+from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
 from fedforget.store.lock import RunLock
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
-from fedforget.store.record import Record
+from fedforget.store.record import OWN_SEAL, Record
 from fedforget.store.server_store import ServerStore
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
@@ -102,8 +102,10 @@ def create(path: Path, birth: Birth) -> None:
             for client, seed in birth.client_seeds.items():
                 ClientStore(clients).add(client, seed, birth.contents(client))
         Record(trail).create()
-        for database in (server, clients, trail):
-            database.close_canonical()
+        server.close_canonical()
+        clients.close_canonical()
+        Record(trail).seal({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})
+        trail.close_canonical()
         with storage_errors(path):
             sync_directory(path.absolute().parent)
         write_durably(path / plan_file.NAME, birth.file.encode())
@@ -116,6 +118,7 @@ def writing(path: Path) -> Iterator[OpenRun]:
     with RunLock(path):
         run = _open(path, file, writable=True)
         try:
+            run.record.break_seals()
             _clean(run)
             yield run
         except BaseException:
@@ -144,19 +147,39 @@ def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
 
 def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
     with contextlib.ExitStack() as opened:
-        databases = []
-        for name in (SERVER, CLIENTS, RECORD):
-            databases.append(Database(path / name, writable=writable))
-            opened.callback(databases[-1].close)
-        server = ServerStore(databases[0], ModelFiles(path / MODELS), file.plan)
-        trail = Record(databases[2])
+
+        def opened_database(name: str) -> Database:
+            database = Database(path / name, writable=writable)
+            opened.callback(database.close)
+            return database
+
+        trail = Record(opened_database(RECORD))
+        _check_seals(path, trail)
+        server = ServerStore(opened_database(SERVER), ModelFiles(path / MODELS), file.plan)
+        clients = ClientStore(opened_database(CLIENTS))
         if server.plan_digest != file.digest and trail.pending() is None:
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
                 hint="restore it from a backup; a plan is never changed",
             )
         opened.pop_all()
-    return OpenRun(path, file, server, ClientStore(databases[1]), trail)
+    return OpenRun(path, file, server, clients, trail)
+
+
+def _check_seals(path: Path, trail: Record) -> None:
+    """What was closed properly must be found as it was left."""
+    seals = trail.seals()
+    for name, sealed in seals.items():
+        if name == OWN_SEAL:
+            intact, which = trail.content_digest() == sealed, path / RECORD
+        else:
+            which = path / name
+            intact = which.is_file() and digest(which.read_bytes()) == sealed
+        if not intact and trail.seals() == seals:  # else somebody began to work meanwhile
+            raise RunDamaged(
+                f"{which} is damaged: it is not what it was when the run was last closed",
+                hint="restore it from a backup; see `fedforget doctor`",
+            )
 
 
 def _clean(run: OpenRun) -> None:
@@ -170,8 +193,10 @@ def _clean(run: OpenRun) -> None:
 
 def _leave(run: OpenRun, *, suppress: bool) -> None:
     failure: FedForgetError | None = None
-    for database in run.databases():
+    for database in run.databases():  # the record comes last, with the seals of the others
         try:
+            if database is run.record.database and failure is None:
+                run.record.seal({name: digest((run.path / name).read_bytes()) for name in (SERVER, CLIENTS)})
             database.close_canonical()
         except (StorageFailed, RunDamaged) as error:
             database.close()

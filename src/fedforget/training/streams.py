@@ -26,9 +26,11 @@ def own_streams() -> Iterator[None]:
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
     """The same arithmetic everywhere: a matrix product differs in its last bits between one thread and two."""
-    before = torch.get_num_threads()
+    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
     torch.set_num_threads(1)
+    torch.set_float32_matmul_precision("highest")
     try:
         yield
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
+        torch.set_float32_matmul_precision(precision)

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.errors import InvalidInput
 
 Weights = dict[str, NDArray[np.generic]]
 _STORABLE = (
@@ -36,7 +36,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
     """Put arrays into the module they came from."""
     tensors = module.state_dict()
     if tensors.keys() != weights.keys() or any(tensors[n].shape != w.shape for n, w in weights.items()):
-        raise RunDamaged(
+        raise InvalidInput(
             "the model is not the one this run was made with (its tensors have other names or shapes)",
             hint="open the run with the nn.Module it began with",
         )
