@@ -102,6 +102,9 @@ STANDARD = (
         )
         for r, s in ((0, 1), (1, 1), (1, 2))
     ),
+    Case("a sample, two slots, two steps, two rounds", PAIR, (_sample(0, 0),), 2, 1, 2, 2),
+    Case("N = b+1 and N = b, two slots, two steps, two rounds", LOPSIDED, (_sample(0, 0),), 2, 2, 2, 2),
+    Case("a client, unequal sizes, two slots, two rounds", UNEQUAL, (_client(1),), 2, 2, 1, 2),
     Case("a sample, only the ends kept", PAIR, (_sample(0, 0),), 1, 1, 2, 2, keep="ends"),
 )
 

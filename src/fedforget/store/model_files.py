@@ -24,9 +24,9 @@ def encode(state: State) -> bytes:
     for name, tensor in state.model.items():
         if name.startswith(_OPTIMIZER):
             raise InvalidInput(f"a tensor of the model is called {name!r}", hint=f"rename it: {_OPTIMIZER} is taken")
-        tensors[name] = np.ascontiguousarray(tensor)
+        tensors[name] = np.asarray(tensor, order="C")
     for name, tensor in (state.optimizer or {}).items():
-        tensors[_OPTIMIZER + name] = np.ascontiguousarray(tensor)
+        tensors[_OPTIMIZER + name] = np.asarray(tensor, order="C")
     return save(tensors)
 
 

@@ -1,0 +1,148 @@
+"""``verify`` finds every way in which a run can differ from what its seeds and data make of it."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedforget import LocalOptimizer, Plan, Request, Run
+from fedforget.algorithm.ports import State
+from fedforget.evidence.replay import close
+from fedforget.store import run_directory
+
+FIRST_MODEL = "SELECT model FROM rounds WHERE round = 1"
+PLAN = Plan(2, 3, 2, 5, LocalOptimizer(lr=0.1, momentum=0.5))
+
+
+def samples() -> dict[int, dict[int, tuple[np.ndarray, int]]]:
+    rng = np.random.default_rng(0)
+    return {k: {i: (rng.normal(size=4).astype(np.float32), i % 3) for i in range(4 + k)} for k in range(5)}
+
+
+def module() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+def opened(path: Path, data: dict | None = None) -> Run:
+    return Run(path, model=module(), data=samples() if data is None else data)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("replay") / "run"
+    run = Run(path, PLAN, model=module(), data=samples())
+    run.train()
+    run.forget([Request(1, 0), Request(2)], basis="exogenous")
+    return path
+
+
+@pytest.fixture
+def copy(finished: Path, tmp_path: Path) -> Path:
+    shutil.copytree(finished, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def alter(database: Path, sql: str) -> None:
+    """Change a database the way a clever hand would: whole, and with its seals taken off."""
+    for file, statement in ((database, sql), (database.with_name("record.db"), "DELETE FROM seals")):
+        with closing(sqlite3.connect(file)) as connection, connection:
+            connection.execute(statement)
+
+
+def test_an_untouched_run_is_ok(copy: Path) -> None:
+    found = opened(copy).verify()
+    assert found.ok
+    assert found.bitwise_equal
+    assert found.problems == []
+    assert found.rounds_replayed == PLAN.rounds
+    assert found.models_compared == PLAN.rounds
+
+
+@pytest.mark.parametrize(
+    ("database", "sql", "flag"),
+    [
+        ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "seeds_ok"),
+        ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 3", "seeds_ok"),
+        ("clients.db", "UPDATE clients SET seed = zeroblob(32) WHERE client = 3", "seeds_ok"),
+        ("clients.db", "UPDATE samples SET content = zeroblob(16) WHERE client = 3 AND sample = 1", "data_ok"),
+        ("clients.db", "UPDATE samples SET first_step = 9 WHERE client = 3 AND sample = 1", "draws_ok"),
+        ("server.db", "UPDATE roster SET first_round = 5 WHERE client = 3", "draws_ok"),
+        ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
+        ("server.db", "DELETE FROM rounds WHERE round = 2", "models_ok"),
+        ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
+        ("record.db", "DELETE FROM events WHERE sequence = 2", "chain_ok"),
+        ("record.db", "UPDATE requests SET state = 'accepted'", "chain_ok"),
+    ],
+)  # fmt: skip
+def test_an_altered_database_is_found(copy: Path, database: str, sql: str, flag: str) -> None:
+    alter(copy / database, sql)
+    found = opened(copy).verify()
+    assert not found.ok
+    assert getattr(found, flag) is False
+    assert found.problems
+
+
+def test_a_run_that_kept_an_erased_sample_is_found(copy: Path) -> None:
+    """The forbidden outcome: the ids are gone from the books, the models are those with the data."""
+    data = samples()
+    with run_directory.reading(copy) as run:
+        used = next((c, s) for c in run.server.roster for s in run.clients.first_steps(c))
+    alter(copy / "clients.db", f"DELETE FROM samples WHERE client = {used[0]} AND sample = {used[1]}")
+    found = opened(copy, data).verify()
+    assert not found.ok
+    assert not found.bitwise_equal
+
+
+def test_changed_content_under_the_same_id_is_found(copy: Path) -> None:
+    data = samples()
+    data[3][1] = (data[3][1][0] + np.float32(1e-3), data[3][1][1])
+    found = opened(copy, data).verify()
+    assert not found.data_ok
+    assert "sample 1 of client 3" in found.problems[0]
+
+
+def test_an_altered_model_file_is_found(copy: Path) -> None:
+    path = min((copy / "models").iterdir())
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    found = opened(copy).verify()
+    assert not found.models_ok
+    assert path.name in " ".join(found.problems)
+
+
+def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On another processor the bits may differ: then, and only then, closeness is enough, and it is said."""
+    nudge: Callable[[np.ndarray], np.ndarray] = lambda array: np.nextafter(array, np.float32(10))  # noqa: E731
+    original = Run._learner
+
+    def nudged(self: Run) -> object:
+        learner = original(self)
+        train = learner.train
+        learner.train = lambda work: {name: nudge(t) for name, t in train(work).items()}  # type: ignore[method-assign]
+        return learner
+
+    monkeypatch.setattr(Run, "_learner", nudged)
+    here = opened(copy).verify()
+    assert not here.ok
+    monkeypatch.setattr("fedforget.run._same_environment", lambda run: False)
+    elsewhere = opened(copy).verify()
+    assert elsewhere.ok
+    assert not elsewhere.bitwise_equal
+    assert elsewhere.within_tolerance is True
+    assert elsewhere.problems
+
+
+def test_close_is_not_too_kind() -> None:
+    one = State({"w": np.array([1.0, 2.0])})
+    assert close(one, State({"w": np.array([1.0, 2.001])}))
+    assert not close(one, State({"w": np.array([1.0, 2.01])}))

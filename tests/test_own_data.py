@@ -1,0 +1,190 @@
+"""Your own model and data, as the document shows it and in the shapes people have."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import Dataset, TensorDataset
+
+from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
+from fedforget.errors import (
+    DataChanged,
+    InvalidId,
+    InvalidInput,
+    ModelWithdrawn,
+    PlanRefused,
+    TrainingFailed,
+    UnknownTarget,
+)
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "own-data.md"
+PLAN = Plan(2, 3, 2, 4)
+
+
+def numbers(count: int, seed: int = 0) -> dict[int, tuple[np.ndarray, int]]:
+    rng = np.random.default_rng(seed)
+    return {i: (rng.normal(size=4).astype(np.float32), i % 3) for i in range(count)}
+
+
+def linear() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+def test_the_ten_lines_of_the_document_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (code,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, str(DOCUMENT), "exec"), {})
+    weights = torch.load(tmp_path / "model.pt")
+    assert weights["weight"].shape == (2, 20)
+
+
+def test_a_torch_dataset_per_client(tmp_path: Path) -> None:
+    torch.manual_seed(1)
+    data = {k: TensorDataset(torch.randn(5 + k, 4), torch.arange(5 + k) % 3) for k in range(3)}
+    run = Run(tmp_path / "run", PLAN, model=linear(), data=data)
+    run.train()
+    receipt = run.forget(client=1, sample=5)[0]
+    assert receipt.state == "purged"
+    assert run.verify().ok
+    assert list(run.samples(1)) == [0, 1, 2, 3, 4]
+
+
+def test_a_dataset_that_makes_its_samples_on_demand(tmp_path: Path) -> None:
+    class Squares(Dataset):
+        def __len__(self) -> int:
+            return 6
+
+        def __getitem__(self, index: int) -> tuple[list[float], int]:
+            return [float(index), float(index**2), 0.0, 1.0], index % 3
+
+    run = Run(tmp_path / "run", PLAN, model=linear(), data={"a": Squares(), "b": Squares()})
+    run.train()
+    assert run.verify().ok
+
+
+def test_everyday_ingredients_together(tmp_path: Path) -> None:
+    """BatchNorm, dropout, a buffer that no state_dict holds, momentum, decay, FedProx, FedAdam, a test set."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.4), nn.Linear(6, 3))
+            self.register_buffer("drift", torch.zeros(1), persistent=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.training:
+                self.drift += 0.1
+            return self.body(x) + self.drift
+
+    def net() -> Net:
+        torch.manual_seed(3)
+        return Net()
+
+    plan = Plan(
+        3, 4, 3, 6,
+        LocalOptimizer(lr=0.05, momentum=0.9, weight_decay=1e-3, prox=0.1), ServerOptimizer("fedadam", lr=0.05), keep=2,
+    )  # fmt: skip
+    data = {k: numbers(6, seed=k) for k in range(5)}
+    test = (np.stack([x for x, _ in numbers(20, 9).values()]), np.array([y for _, y in numbers(20, 9).values()]))
+    gone = [Request(0), Request(2, 3), Request(2, 4)]
+    forgets = Run(tmp_path / "forgets", plan, model=net(), data=data, test=test, seed=5)
+    forgets.train(4)
+    forgets.forget(gone[:1])
+    forgets.train()
+    forgets.forget(gone[1:])
+    never = Run(tmp_path / "never", plan, model=net(), data=data, test=test, seed=5, without=gone)
+    never.train()
+    assert forgets.state_digest() == never.state_digest()
+    assert forgets.status().accuracy == never.status().accuracy
+    assert forgets.verify().ok
+
+
+def test_float64_arrays_meet_a_float32_model(tmp_path: Path) -> None:
+    data = {k: {i: (np.full(4, 0.1 * i), i % 3) for i in range(4)} for k in range(2)}
+    run = Run(tmp_path / "run", PLAN, model=linear(), data=data)
+    assert run.train().rounds_done == PLAN.rounds
+
+
+def test_erasing_everyone_withdraws_the_model(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(3), 1: numbers(3)})
+    run.train()
+    receipts = run.forget([Request(0), Request(1)])
+    assert [receipt.model_digest for receipt in receipts] == [None, None]
+    status = run.status()
+    assert status.withdrawn
+    assert status.clients == status.samples == status.rounds_done == 0
+    for action in (run.train, lambda: run.export(tmp_path / "model.pt")):
+        with pytest.raises(ModelWithdrawn):
+            action()
+    assert run.verify().ok
+    assert run.forget(client=1) == [receipts[1]]
+
+
+def test_changed_content_stops_training_but_can_be_forgotten(tmp_path: Path) -> None:
+    data = {0: numbers(4), 1: numbers(4, 1)}
+    Run(tmp_path / "run", PLAN, model=linear(), data=data).train(2)
+    data[1][2] = (data[1][2][0] + 1, data[1][2][1])
+    changed = Run(tmp_path / "run", model=linear(), data=data)
+    with pytest.raises(DataChanged, match="sample 2 of client 1"):
+        changed.train()
+    with pytest.raises(DataChanged):
+        changed.forget(client=0, sample=1)
+    assert changed.status().rounds_done == 2
+    assert changed.status().requests == 0
+    changed.forget(client=1, sample=2)
+    changed.train()
+    assert changed.verify().ok
+
+
+def test_data_that_went_missing_is_named(tmp_path: Path) -> None:
+    data = {0: numbers(4), 1: numbers(4, 1)}
+    Run(tmp_path / "run", PLAN, model=linear(), data=data).train(2)
+    with pytest.raises(DataChanged, match="client 1 is missing"):
+        Run(tmp_path / "run", model=linear(), data={0: numbers(4)}).train()
+    without_a_sample = {0: numbers(4), 1: {i: s for i, s in numbers(4, 1).items() if i != 3}}
+    run = Run(tmp_path / "run", model=linear(), data=without_a_sample)
+    with pytest.raises(DataChanged, match="sample 3 of client 1 is missing"):
+        run.train()
+    run.forget(client=1, sample=3)
+    assert run.train().rounds_done == PLAN.rounds
+
+
+def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
+    good = {0: numbers(3)}
+    cases = [
+        (PlanRefused, "no clients", {}),
+        (PlanRefused, "no clients", {0: {}}),
+        (InvalidId, "duplicate", {0: {3: (1.0, 0), "3": (2.0, 0)}}),
+        (InvalidId, "duplicate", {3: numbers(2), "3": numbers(2)}),
+        (InvalidId, "cannot be the id", {-1: numbers(2)}),
+        (InvalidInput, "not a pair", {0: {1: 5}}),
+        (InvalidInput, "a set", {0: {1, 2}}),
+    ]
+    for number, (error, words, data) in enumerate(cases):
+        with pytest.raises(error, match=words) as caught:
+            Run(tmp_path / f"run{number}", PLAN, model=linear(), data=data)
+        assert caught.value.hint
+        assert not (tmp_path / f"run{number}" / "plan.toml").exists()
+    with pytest.raises(InvalidInput, match="bfloat16"):
+        Run(tmp_path / "b", PLAN, model=nn.Linear(4, 3).bfloat16(), data=good)
+    with pytest.raises(UnknownTarget):
+        Run(tmp_path / "w", PLAN, model=linear(), data=good, without=[Request(9)])
+
+
+def test_a_model_that_fails_names_client_and_round(tmp_path: Path) -> None:
+    run = Run(tmp_path / "run", PLAN, model=nn.Linear(5, 3), data={"ward": numbers(4)})
+    with pytest.raises(TrainingFailed, match="client ward failed in round 1"):
+        run.train()
+    assert run.status().rounds_done == 0
+
+
+def test_another_module_than_the_run_began_with_is_refused(tmp_path: Path) -> None:
+    Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(4)}).train(1)
+    with pytest.raises(InvalidInput, match="not the one this run was made with"):
+        Run(tmp_path / "run", model=nn.Linear(4, 2), data={0: numbers(4)}).train()
