@@ -103,6 +103,9 @@ def test_everyday_ingredients_together(tmp_path: Path) -> None:
     assert forgets.state_digest() == never.state_digest()
     assert forgets.status().accuracy == never.status().accuracy
     assert forgets.verify().ok
+    used = forgets._module
+    with pytest.raises(InvalidInput, match="non-persistent buffers"):
+        Run(tmp_path / "never", model=used, data=data, test=test)
 
 
 def test_float64_arrays_meet_a_float32_model(tmp_path: Path) -> None:

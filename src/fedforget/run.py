@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from fedforget.evidence.replay import Verification
     from fedforget.training.local_sgd import TorchLearner
+    from fedforget.training.weights import PristineBuffers
 
 OWN: Mapping[str, str | int | float] = {"name": "own"}
 OnRound = Callable[[int], None]
@@ -88,6 +89,9 @@ class Run:
         self._module = model
         self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
         self._loss = loss
+        self._pristine = _pristine(model)
+        if buffers := self._pristine.digest():
+            names = ({**names[0], "unstored_buffers": buffers}, names[1])
         if not run_directory.is_run(self.path):
             if plan is None:
                 PlanFile.read(self.path)  # says that there is no run
@@ -95,7 +99,13 @@ class Run:
             self._create(plan, SeedSource(seed), list(without), names)
         elif plan is not None:
             self._require_same(plan, SeedSource(seed), list(without), names)
-        self.plan = PlanFile.read(self.path).plan
+        file = PlanFile.read(self.path)
+        if file.model.get("unstored_buffers", "") != self._pristine.digest():
+            raise InvalidInput(
+                "the model's non-persistent buffers are not what they were when the run began",
+                hint="build the nn.Module afresh before opening the run: they are outside its state_dict",
+            )
+        self.plan = file.plan
 
     def _create(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
         from fedforget.training.weights import weights_of  # noqa: PLC0415 (torch only where it is needed)
@@ -298,7 +308,7 @@ class Run:
     def _learner(self) -> TorchLearner:
         from fedforget.training.local_sgd import TorchLearner  # noqa: PLC0415
 
-        return TorchLearner(self._module, self._data, self.plan.local, self._loss)
+        return TorchLearner(self._module, self._data, self.plan.local, self._loss, self._pristine)
 
     def _aggregator(self) -> Any:
         from fedforget.training.weights import parameter_names  # noqa: PLC0415
@@ -329,6 +339,12 @@ class Run:
             weights = run.server.load(round_).model
             correct, count = count_correct(self._module, weights, test_tensors(self._module, self._data.test))
             run.record.measured(round_, correct, count)
+
+
+def _pristine(module: nn.Module) -> PristineBuffers:
+    from fedforget.training.weights import PristineBuffers  # noqa: PLC0415 (torch)
+
+    return PristineBuffers(module)
 
 
 def status_of(run: OpenRun) -> Status:

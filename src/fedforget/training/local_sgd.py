@@ -21,7 +21,7 @@ from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
 from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
 from fedforget.training.streams import start_stream
-from fedforget.training.weights import Weights, load_weights, weights_of
+from fedforget.training.weights import PristineBuffers, Weights, load_weights, weights_of
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -41,7 +41,12 @@ class TorchLearner:
     """Trains any ``nn.Module`` on any federated data."""
 
     def __init__(
-        self, module: nn.Module, data: SampleSource, settings: LocalOptimizer, loss: Loss | None = None
+        self,
+        module: nn.Module,
+        data: SampleSource,
+        settings: LocalOptimizer,
+        loss: Loss | None = None,
+        pristine: PristineBuffers | None = None,
     ) -> None:
         self._module = module
         self._data = data
@@ -50,14 +55,13 @@ class TorchLearner:
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._type = _float_type(module)
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
-        self._unstored = _unstored_buffers(module)
+        self._pristine = pristine or PristineBuffers(module)
         self._shelves: dict[Id, _Shelf] = {}
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
         load_weights(self._module, work.model)
-        for buffer, value in self._unstored:
-            buffer.copy_(value)
+        self._pristine.restore()
         self._module.train()
         try:
             self._run_steps(work)
@@ -123,12 +127,6 @@ class TorchLearner:
             f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
             hint="the round was not committed; lower the learning rate, which needs a new run",
         )
-
-
-def _unstored_buffers(module: nn.Module) -> list[tuple[Tensor, Tensor]]:
-    """Buffers that no state_dict holds, and what they are now: left alone they would carry over between clients."""
-    stored = module.state_dict().keys()
-    return [(buffer, buffer.detach().clone()) for name, buffer in module.named_buffers() if name not in stored]
 
 
 def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -43,6 +44,32 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
     with torch.no_grad():
         for name, array in weights.items():
             tensors[name].copy_(torch.from_numpy(np.asarray(array)))
+
+
+class PristineBuffers:
+    """Buffers that no state_dict holds, as they were in the beginning.
+
+    Left alone they would carry over from client to client and from run to run, outside the state.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        stored = module.state_dict().keys()
+        buffers = {name: buffer for name, buffer in module.named_buffers() if name not in stored}
+        self._pairs = [(buffer, buffer.detach().clone()) for _, buffer in sorted(buffers.items())]
+
+    def restore(self) -> None:
+        for buffer, value in self._pairs:
+            buffer.copy_(value)
+
+    def digest(self) -> str:
+        """Of their values; empty if there are none."""
+        if not self._pairs:
+            return ""
+        hasher = hashlib.blake2b(digest_size=16)
+        for _, value in self._pairs:
+            hasher.update(f"{value.dtype}{tuple(value.shape)};".encode())
+            hasher.update(value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
+        return hasher.hexdigest()
 
 
 def parameter_names(module: nn.Module) -> frozenset[str]:
