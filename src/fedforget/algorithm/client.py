@@ -31,7 +31,7 @@ class Client:
         self._first_use = FirstUse(samples, first_steps)
 
     def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
-        """The batches of a round (Algorithm 1, lines 12-13), and the uses in it that are first ones."""
+        """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
         batches, streams, uses = [], [], []
         for index in range(self._plan.local_steps):
             batch = draw_batch_without_replacement(

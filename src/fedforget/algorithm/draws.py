@@ -97,7 +97,7 @@ def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
 def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_: int, slots: int) -> list[Id]:
     """The clients in the K slots of a round: each slot uniform over the roster, the slots independent.
 
-    Algorithm 1, line 8: the multiset P^(t).
+    Algorithm 1, line 7: the multiset P^(t).
     """
     if not len(roster):
         raise ValueError("nobody to draw: the roster is empty")
@@ -113,7 +113,7 @@ def draw_batch_without_replacement(
 ) -> NDArray[np.intp]:
     """Positions in ``samples`` of a client's mini-batch: a uniform subset of min(b, N_k), in ascending block order.
 
-    Algorithm 1, line 13: B_k^(t).
+    Algorithm 1, line 11: B_k^(t).
     """
     if size >= len(samples):
         return np.arange(len(samples))

@@ -50,7 +50,7 @@ class Decision:
 
 
 def decide(server: Server, requests: Sequence[Request]) -> Decision:
-    """Look up the first use of everything asked for (Algorithm 2, lines 2-5; Algorithm 3, lines 3-5). Changes nothing.
+    """Look up the first use of everything asked for (Algorithm 2, lines 1-4; Algorithm 3, lines 1-4). Changes nothing.
 
     Whether a sample was used only its client knows: it answers with the first step, and whether it would be empty.
     """

@@ -53,10 +53,16 @@ class ServerInMemory:
 class ClientsInMemory:
     """A ``ClientMemory`` that keeps everything in dictionaries."""
 
-    def __init__(self, samples: Mapping[Id, IdSet], seeds: Mapping[Id, bytes]) -> None:
+    def __init__(
+        self, samples: Mapping[Id, IdSet], seeds: Mapping[Id, bytes], commitments: Mapping[Id, bytes] | None = None
+    ) -> None:
         self._samples = dict(samples)
         self._seeds = dict(seeds)
+        self._commitments = dict(commitments or {})
         self._first: dict[Id, dict[Id, int]] = {client: {} for client in samples}
+
+    def commitments(self) -> Mapping[Id, bytes]:
+        return self._commitments
 
     def samples(self, client: Id) -> IdSet:
         return self._samples[client]
@@ -74,7 +80,7 @@ class ClientsInMemory:
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         for order in orders:
             if order.samples is None:
-                for table in (self._samples, self._seeds, self._first):
+                for table in (self._samples, self._seeds, self._first, self._commitments):
                     table.pop(order.client, None)
             elif order.client in self._samples:
                 self._samples[order.client] = self._samples[order.client].without(order.samples)

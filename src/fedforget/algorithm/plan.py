@@ -19,7 +19,7 @@ KEEP_ENDS = "ends"
 
 @dataclass(frozen=True, slots=True)
 class LocalOptimizer:
-    """Local SGD (Algorithm 1, line 15); its state is reset every round."""
+    """Local SGD (Algorithm 1, line 13); its state is reset every round."""
 
     lr: float = 0.1  # η
     momentum: float = 0.0

@@ -41,6 +41,14 @@ class TrainReply:
 
 
 @dataclass(frozen=True, slots=True)
+class Presence:
+    """Client to server: who I am, and the commitment to my seed."""
+
+    client: Id
+    commitment: bytes
+
+
+@dataclass(frozen=True, slots=True)
 class ForgetQuery:
     """Server to client: if these samples of yours went, what would change?"""
 
@@ -67,6 +75,9 @@ class RemoveOrder:
 
 class Federation(Protocol):
     """Reaching clients. Replies come in task order; a missing one raises and names the client."""
+
+    def who_are_you(self) -> list[Presence]:
+        """Every client that can be reached, in ascending order of id blocks."""
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]: ...
 
@@ -134,6 +145,8 @@ class ServerMemory(Protocol):
 
 class ClientMemory(Protocol):
     """The clients' part of the state: who has which samples, and when each was first used."""
+
+    def commitments(self) -> Mapping[Id, bytes]: ...
 
     def samples(self, client: Id) -> IdSet: ...
 

@@ -86,13 +86,13 @@ def _check_seeds(run: OpenRun, found: Verification) -> None:
     if run.server.seed.commitment != run.file.server_commitment:
         found.seeds_ok = False
         found.problems.append("the server's seed is not the one the plan is committed to")
-    commitments = run.server.commitments()
-    if set(run.clients.clients()) != set(commitments):
+    commitments, answers = run.server.commitments(), run.clients.commitments()
+    if answers.keys() != commitments.keys():
         found.seeds_ok = False
         found.problems.append("the clients' memory and the server's roster name different clients")
         return
     for client, commitment in commitments.items():
-        if run.clients.seed_pair(client).commitment != commitment:
+        if answers[client] != commitment:
             found.seeds_ok = False
             found.problems.append(f"the seed of client {client} is not the one it is committed to")
 

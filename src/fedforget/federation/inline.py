@@ -6,13 +6,14 @@ from collections.abc import Callable, Sequence
 
 from fedforget.algorithm.client import Client
 from fedforget.algorithm.draws import PrfPriorities, Priorities
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, id_block
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import (
     ClientMemory,
     ForgetQuery,
     ForgetReply,
     LocalLearner,
+    Presence,
     RemoveOrder,
     TrainReply,
     TrainTask,
@@ -34,6 +35,10 @@ class InlineFederation:
         self._learner = learner
         self._priorities = priorities
         self._clients: dict[Id, Client] = {}
+
+    def who_are_you(self) -> list[Presence]:
+        commitments = self.memory.commitments()
+        return [Presence(client, commitments[client]) for client in sorted(commitments, key=id_block)]
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
         replies, uses = [], []

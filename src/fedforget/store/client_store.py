@@ -34,6 +34,11 @@ class ClientStore:
     def clients(self) -> IdSet:
         return IdSet(client for (client,) in self.database.rows("SELECT client FROM clients"))
 
+    def commitments(self) -> dict[Id, bytes]:
+        """What each client is committed to, from its own seed and nonce."""
+        rows = self.database.rows("SELECT client, seed, nonce FROM clients")
+        return {client: Seed(seed, nonce).commitment for client, seed, nonce in rows}
+
     def sizes(self) -> dict[Id, int]:
         """How many samples each client has."""
         return dict(self.database.rows("SELECT client, count(*) FROM samples GROUP BY client"))

@@ -1,4 +1,4 @@
-"""Local SGD on given batches: Algorithm 1, lines 12-16, with momentum, weight decay and FedProx's term.
+"""Local SGD on given batches: Algorithm 1, lines 10-13, with momentum, weight decay and FedProx's term.
 
 A local round is a function of the model it starts from, of the batches and streams it is given, and of nothing else:
 the optimiser starts afresh, dropout comes from addressed streams, and one thread does the arithmetic.
