@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -409,9 +410,10 @@ def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
 def _sort_out(run: OpenRun, wanted: Sequence[Request]) -> tuple[list[Request], dict[Request, Receipt]]:
     """Which requests are new, and the receipts of those that were met already; an unknown one refuses them all."""
     pending, receipts = [], {}
+    samples_of = cache(run.clients.samples)
     for request in wanted:
         known = request.client in run.server.roster and (
-            request.sample is None or request.sample in run.clients.samples(request.client)
+            request.sample is None or request.sample in samples_of(request.client)
         )
         if known:
             pending.append(request)
