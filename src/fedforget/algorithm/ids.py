@@ -33,7 +33,7 @@ def canonical_id(value: object) -> Id:
     (3, 3, '03', 'ward-7')
     """
     if isinstance(value, str):
-        text = str(value)
+        text = str.__str__(value)  # its characters, whatever a subclass prints
         if _DECIMAL.fullmatch(text) and int(text) < _INTEGER_LIMIT:
             return int(text)
         return text

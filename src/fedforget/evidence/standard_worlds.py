@@ -85,6 +85,9 @@ STANDARD = (
         2,
         1,
     ),
+    Case(
+        "a client, then the one that took its place", {0: (0,), 1: (0,), 2: (0,)}, (_client(2), _client(1)), 1, 1, 1, 2
+    ),
     Case("simultaneous samples", LOPSIDED, ([_sample(0, 0), _sample(0, 2)],), 1, 2, 1, 2),
     Case("simultaneous sample and client", UNEQUAL, ([_sample(0, 0), _client(2)],), 1, 2, 1, 2),
     Case("everyone", PAIR, (_client(0), _client(1)), 2, 1, 1, 1),

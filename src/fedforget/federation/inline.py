@@ -42,11 +42,15 @@ class InlineFederation:
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
         replies, uses = [], []
-        for task in tasks:
-            work, first_uses = self._client(task.client).local_round(task)
-            uses += first_uses
-            replies.append(TrainReply(task.client, self._learner.train(work)))
-        self.memory.note(uses)
+        try:
+            for task in tasks:
+                work, first_uses = self._client(task.client).local_round(task)
+                uses += first_uses
+                replies.append(TrainReply(task.client, self._learner.train(work)))
+            self.memory.note(uses)
+        except BaseException:
+            self._clients.clear()  # what they noted of a round that failed never happened: their memory knows better
+            raise
         return replies
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:

@@ -1,0 +1,234 @@
+"""The checks that the wrong variants must fail. Each returns how much is wrong: 0 on the code that ships.
+
+Three kinds, in this order of preference: laws by enumeration, where what is wrong is a total variation distance;
+paths, where the state after forgetting is compared with that of training without the data, draw by draw; runs on disk.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import permutations, product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from fedforget.algorithm import aggregate, draws, learn
+from fedforget.algorithm.aggregate import TakeAverage, aggregator
+from fedforget.algorithm.forget import Request, forget
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.learn import Server
+from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
+from fedforget.algorithm.plan import Plan, ServerOptimizer
+from fedforget.algorithm.ports import LocalRound, State, TrainReply
+from fedforget.errors import DataChanged, TrainingFailed
+from fedforget.evidence import laws
+from fedforget.evidence.laws import Oracle, enumerate_orders, remaining_world, symbolic_server, total_variation
+from fedforget.evidence.standard_worlds import Case, prove
+from fedforget.federation.inline import InlineFederation
+from fedforget.run import Run
+from fedforget.store.model_files import encode
+
+# ---------------------------------------------------------------------------------------------------------------- laws
+
+
+def law(case: Case) -> Fraction:
+    """How far forgetting ends from the textbook's law of learning on what is left, measured as ``prove`` does."""
+    return prove(case).total_variation
+
+
+def law_of_the_average(clients: int, slots: int, *, fails_once: int | None = None) -> Fraction:
+    """How far the averaged model of one round is from 1/K times the sum over the slots, in law.
+
+    The model of client k is the number k. The client ``fails_once`` fails the first time it is asked; a command that
+    fails is given again.
+    """
+    world = dict.fromkeys(range(clients), (0,))
+    plan = Plan(slots, 1, 1, 1)
+
+    def run(oracle: Oracle) -> tuple[Any, ...]:
+        server = _numbered_server(world, plan, oracle, fails_once)
+        while server.memory.rounds_done < plan.rounds:
+            try:
+                learn.learn(server, plan.rounds)
+            except TrainingFailed:
+                continue
+        return (float(server.memory.load(plan.rounds).model["w"]),)
+
+    expected: dict[tuple[Any, ...], Fraction] = {}
+    for filled in product(world, repeat=slots):
+        mean = (float(Fraction(sum(filled), slots)),)
+        expected[mean] = expected.get(mean, Fraction(0)) + Fraction(1, clients**slots)
+    return total_variation(enumerate_orders(run), expected)
+
+
+def _numbered_server(world: laws.World, plan: Plan, oracle: Oracle, fails_once: int | None) -> Server:
+    waiting = [fails_once]
+
+    class Numbers:
+        def train(self, work: LocalRound) -> dict[str, Any]:
+            if work.client in waiting:
+                waiting.clear()
+                raise TrainingFailed(f"client {work.client} failed")
+            return {"w": np.float64(work.client)}
+
+    memory = ServerInMemory(plan, IdSet(world), State({"w": np.float64(0)}))
+    clients = ClientsInMemory({k: IdSet(ids) for k, ids in world.items()}, dict.fromkeys(world, b""))
+    federation = InlineFederation(plan, clients, Numbers(), priorities=lambda _: oracle)
+    return Server(plan, oracle, memory, federation, TakeAverage())
+
+
+# --------------------------------------------------------------------------------------------------------------- paths
+
+
+def paths(case: Case) -> Fraction:
+    """The probability that forgetting leaves another state than learning on what is left does with the same draws.
+
+    The state is everything: every stored model, the roster, both parties' first uses.
+    """
+    plan = Plan(case.K, case.b, case.E, case.R, keep=case.keep)
+    left = remaining_world(case.world, case.requests)
+
+    def run(oracle: Oracle) -> tuple[bool]:
+        forgetting = symbolic_server(case.world, oracle, plan)
+        for batch, rounds_done in (laws._parse(entry, case.R) for entry in case.requests):
+            learn.learn(forgetting, rounds_done)
+            forget(forgetting, laws._still_there(forgetting, batch))
+        learn.learn(forgetting, case.R)
+        never_had = symbolic_server(left, oracle, plan)
+        learn.learn(never_had, case.R)
+        return (_state(forgetting) == _state(never_had),)
+
+    return enumerate_orders(run).get((False,), Fraction(0))
+
+
+def _state(server: Server) -> tuple[Any, ...]:
+    memory, federation = server.memory, server.federation
+    assert isinstance(memory, ServerInMemory)
+    assert isinstance(federation, InlineFederation)
+    clients = {
+        client: (federation.memory.samples(client).ids, dict(federation.memory.first_steps(client)))
+        for client in memory.roster
+    }
+    return memory.rounds_done, memory.roster.ids, memory._states, memory.first_rounds(), clients
+
+
+def numeric_paths() -> int:
+    """Models of numbers under a server Adam: in how many of 20 cases forgetting leaves other bits than retraining."""
+    wrong = 0
+    for seed, request in product(range(10), (Request(1), Request(0, 2))):
+        forgetting = _adam_server(seed, {client: range(4) for client in range(3)})
+        learn.learn(forgetting, 5)
+        forget(forgetting, [request])
+        left = {k: [x for x in range(4) if request not in (Request(k), Request(k, x))] for k in range(3)}
+        never_had = _adam_server(seed, {client: ids for client, ids in left.items() if ids})
+        learn.learn(never_had, 5)
+        wrong += any(
+            encode(forgetting.memory.load(round_)) != encode(never_had.memory.load(round_)) for round_ in range(6)
+        )
+    return wrong
+
+
+def _adam_server(seed: int, world: Mapping[int, Sequence[int]]) -> Server:
+    plan = Plan(1, 1, 1, 5, server=ServerOptimizer("fedadam"))
+
+    class Halfway:
+        """A step goes half of the way to the number of the sample."""
+
+        def train(self, work: LocalRound) -> dict[str, Any]:
+            model = work.model["w"]
+            for batch in work.batches:
+                model = (model + np.float64(10 * int(work.client) + sum(map(int, batch)))) / 2
+            return {"w": model}
+
+    samples: dict[Id, IdSet] = {client: IdSet(ids) for client, ids in world.items()}
+    clients = ClientsInMemory(samples, {client: bytes([seed, int(client)]) * 16 for client in samples})
+    memory = ServerInMemory(plan, IdSet(samples), State({"w": np.zeros(1)}))
+    federation = InlineFederation(plan, clients, Halfway())
+    adam = aggregator(plan.server, frozenset({"w"}))
+    return Server(plan, draws.PrfPriorities(bytes([seed]) * 32), memory, federation, adam)
+
+
+def arrivals() -> int:
+    """Three replies whose sum depends on its order, in all six orders of arrival: how many results beyond the first."""
+    replies = [TrainReply(client, {"w": np.float64(value)}) for client, value in enumerate((1e16, 1.0, -1e16))]
+    results = {
+        aggregate.TakeAverage()(State({}), (2, 0, 1), order).model["w"].tobytes() for order in permutations(replies)
+    }
+    return len(results) - 1
+
+
+def draws_that_move() -> int:
+    """Draws of the PRF that change although they did not hold the id that was taken away."""
+    priorities, everyone = draws.PrfPriorities(bytes(range(32))), IdSet(range(12))
+    moved = 0
+    for step, gone in product(range(40), range(12)):
+        batches = []
+        for samples in (everyone, everyone.without([gone])):
+            places = draws.draw_batch_without_replacement(priorities, 3, samples, 1, step, 3)
+            batches.append({samples.ids[place] for place in places})
+        moved += gone not in batches[0] and batches[0] != batches[1]
+    return moved
+
+
+# -------------------------------------------------------------------------------------------------------- runs on disk
+
+
+def _directory() -> tempfile.TemporaryDirectory[str]:
+    """In memory where that exists: what is checked is the state, not that the disk is reached."""
+    shared = Path("/dev/shm")
+    return tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
+
+
+def _data() -> dict[int, dict[int, tuple[Any, int]]]:
+    numbers = np.random.default_rng(5)
+    return {
+        client: {sample: (numbers.normal(size=2).astype(np.float32), (client + sample) % 2) for sample in range(3)}
+        for client in range(3)
+    }
+
+
+def _module() -> nn.Module:
+    module = nn.Linear(2, 2)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+    return module
+
+
+def _run(path: Path, data: Any, plan: Plan, seed: int, without: Sequence[Request] = ()) -> Run:
+    return Run(path, plan, model=_module(), data=data, seed=seed, without=without)
+
+
+def run_on_disk(*stream: Request, server: str = "average") -> int:
+    """Whether a run that forgets a stream of requests ends in another state than one that never had the data."""
+    plan, seed = Plan(1, 1, 2, 4, server=ServerOptimizer(server)), 3
+    with _directory() as directory:
+        forgetting = _run(Path(directory, "forgets"), _data(), plan, seed)
+        forgetting.train()
+        for request in stream:
+            forgetting.forget([request])
+        never_had = _run(Path(directory, "never-had"), _data(), plan, seed, stream)
+        never_had.train()
+        return int(forgetting.state_digest() != never_had.state_digest())
+
+
+def content(change: Callable[[Any, int], tuple[Any, int]]) -> int:
+    """A sample's content changes halfway through training. Refused is right; a model of neither content is wrong."""
+    plan, seed, finals = Plan(2, 2, 2, 4), 3, []
+    other = _data()
+    other[1][0] = change(*other[1][0])
+    with _directory() as directory:
+        for name, data in (("old", _data()), ("new", other)):
+            finals.append(_run(Path(directory, name), data, plan, seed).train().model_digest)
+        half = _run(Path(directory, "half"), _data(), plan, seed)
+        half.train(until=2)
+        try:
+            final = Run(half.path, model=_module(), data=other).train().model_digest
+        except DataChanged:
+            return 0
+        return int(final not in finals)
