@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch.utils.data import Dataset, TensorDataset
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
 from fedforget.errors import (
     DataChanged,
+    FedForgetError,
     InvalidId,
     InvalidInput,
     ModelWithdrawn,
@@ -74,6 +76,7 @@ def test_everyday_ingredients_together(tmp_path: Path) -> None:
     class Net(nn.Module):
         def __init__(self) -> None:
             super().__init__()
+            self.drift: torch.Tensor
             self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.4), nn.Linear(6, 3))
             self.register_buffer("drift", torch.zeros(1), persistent=False)
 
@@ -131,7 +134,7 @@ def test_erasing_everyone_withdraws_the_model(tmp_path: Path) -> None:
 
 def test_changed_content_stops_training_but_can_be_forgotten(tmp_path: Path) -> None:
     data = {0: numbers(4), 1: numbers(4, 1)}
-    Run(tmp_path / "run", PLAN, model=linear(), data=data).train(2)
+    Run(tmp_path / "run", PLAN, model=linear(), data=data, seed=1).train(2)
     data[1][2] = (data[1][2][0] + 1, data[1][2][1])
     changed = Run(tmp_path / "run", model=linear(), data=data)
     with pytest.raises(DataChanged, match="sample 2 of client 1"):
@@ -160,7 +163,7 @@ def test_data_that_went_missing_is_named(tmp_path: Path) -> None:
 
 def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
     good = {0: numbers(3)}
-    cases = [
+    cases: list[tuple[type[FedForgetError], str, Any]] = [
         (PlanRefused, "no clients", {}),
         (PlanRefused, "no clients", {0: {}}),
         (InvalidId, "duplicate", {0: {3: (1.0, 0), "3": (2.0, 0)}}),
@@ -185,6 +188,12 @@ def test_a_model_that_fails_names_client_and_round(tmp_path: Path) -> None:
     with pytest.raises(TrainingFailed, match="client ward failed in round 1"):
         run.train()
     assert run.status().rounds_done == 0
+
+
+def test_samples_of_different_shape_are_refused_and_the_client_named(tmp_path: Path) -> None:
+    data = {3: {0: (np.ones(4, np.float32), 0), 1: (np.ones((2, 4), np.float32), 0)}}
+    with pytest.raises(InvalidInput, match="client 3 differ in shape"):
+        Run(tmp_path / "run", PLAN, model=linear(), data=data).train()
 
 
 def test_another_module_than_the_run_began_with_is_refused(tmp_path: Path) -> None:

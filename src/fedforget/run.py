@@ -189,7 +189,7 @@ class Run:
             pending, receipts = _sort_out(run, wanted)
             if pending or new_seed:
                 intent = self._accept(run, pending, basis, new_seed)
-                self._finish(run, intent, on_round)
+                self._finish(run, intent, on_round, data_checked=True)
                 made = zip(pending, intent.ids, strict=True)
                 receipts |= {
                     request: replace(run.record.receipt(identifier), client=request.client, sample=request.sample)
@@ -203,10 +203,11 @@ class Run:
             return preview(run, list(requests))
 
     def _accept(self, run: OpenRun, requests: Sequence[Request], basis: str, new_seed: bool) -> Intent:
-        self._check_data(run, requests)
         decision = decide(self._server(run), requests)
         if new_seed:
             decision = replace(decision, rewind_to=0)
+        if decision.rewind_to < decision.goal:  # without a recomputation no data are read
+            self._check_data(run, requests)
         everyone = set(run.server.roster) <= set(decision.leaving)
         recomputed = 0 if everyone else (decision.goal - decision.rewind_to) * self.plan.local_steps
         return run.record.accept(
@@ -222,7 +223,7 @@ class Run:
         while (intent := run.record.pending()) is not None:
             self._finish(run, intent, on_round)
 
-    def _finish(self, run: OpenRun, intent: Intent, on_round: OnRound | None) -> None:
+    def _finish(self, run: OpenRun, intent: Intent, on_round: OnRound | None, *, data_checked: bool = False) -> None:
         stage = run.record.stage(intent)
         if stage == Stage.ACCEPTED:
             apply(self._server(run), intent.decision)
@@ -231,8 +232,9 @@ class Run:
             run.record.removed(intent, run.server.rounds_done)
             stage = Stage.REMOVED
         if stage == Stage.REMOVED:
-            if len(run.server.roster):
-                self._check_data(run, ())
+            if len(run.server.roster) and run.server.rounds_done < intent.decision.goal:
+                if not data_checked:
+                    self._check_data(run, ())
                 learn(self._server(run), intent.decision.goal, on_round)
             run.record.recomputed(intent)
             run.record.trained(run.server.rounds_done, environment())
@@ -322,12 +324,15 @@ class Run:
 
     def _check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None:
         """Everything that stays must be in the data, and be what it was."""
-        gone = set(leaving)
+        lost: dict[Id, set[Id | None]] = {}
+        for request in leaving:
+            lost.setdefault(request.client, set()).add(request.sample)
         for client in run.server.roster:
-            if Request(client) in gone:
+            gone = lost.get(client, set())
+            if None in gone:
                 continue
             contents = run.clients.contents(client)
-            staying = {sample: content for sample, content in contents.items() if Request(client, sample) not in gone}
+            staying = {sample: content for sample, content in contents.items() if sample not in gone}
             self._data.require_unchanged(client, staying)
 
     def _measure(self, run: OpenRun) -> None:
@@ -431,7 +436,7 @@ def _sort_out(run: OpenRun, wanted: Sequence[Request]) -> tuple[list[Request], d
 def _wanted(requests: Iterable[Request] | None, client: Any, sample: Any) -> list[Request]:
     if (requests is None) == (client is None) or (sample is not None and client is None):
         raise InvalidInput("say what to forget, once", hint="give a client, a client and a sample, or a batch")
-    chosen = [Request.of(client, sample)] if requests is None else list(requests)
+    chosen = [Request(client, sample)] if requests is None else list(requests)
     return list(dict.fromkeys(chosen))
 
 

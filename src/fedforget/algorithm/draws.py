@@ -74,8 +74,11 @@ class PrfPriorities:
 
     def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
         cipher = Cipher(algorithms.AES(draw_key(self._seed, address)), modes.ECB())  # noqa: S305 (used as a PRP)
-        encrypted = cipher.encryptor().update(ids.blocks.data.cast("B") if len(ids) else b"")
-        return np.frombuffer(encrypted, ">u8").reshape(-1, 2)
+        size = ids.blocks.size
+        encrypted = np.empty(size + BLOCK_BYTES - 1, np.uint8)  # update_into asks for room for one more block
+        if size:
+            cipher.encryptor().update_into(ids.blocks.data.cast("B"), encrypted.data)
+        return encrypted[:size].view(">u8").reshape(-1, 2)
 
     def stream(self, address: Address) -> bytes:
         return draw_key(self._seed, address)

@@ -22,13 +22,14 @@ class Request:
     client: Id
     sample: Id | None = None
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "client", canonical_id(self.client))
+        if self.sample is not None:
+            object.__setattr__(self, "sample", canonical_id(self.sample))
+
     @property
     def level(self) -> str:
         return "client" if self.sample is None else "sample"
-
-    @classmethod
-    def of(cls, client: object, sample: object = None) -> Request:
-        return cls(canonical_id(client), None if sample is None else canonical_id(sample))
 
     def __str__(self) -> str:
         return f"client {self.client}" if self.sample is None else f"sample {self.sample} of client {self.client}"

@@ -34,6 +34,10 @@ def canonical_id(value: object) -> Id:
     """
     if isinstance(value, str):
         text = str.__str__(value)  # its characters, whatever a subclass prints
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InvalidId(f"the id {text!r} is not valid Unicode text", hint="use another id") from error
         if _DECIMAL.fullmatch(text) and int(text) < _INTEGER_LIMIT:
             return int(text)
         return text
@@ -55,11 +59,7 @@ def id_block(identifier: Id) -> bytes:
     """The 16 bytes that stand for a canonical id in every draw."""
     if isinstance(identifier, int):
         return bytes(8) + identifier.to_bytes(8, "big")
-    try:
-        text = identifier.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise InvalidId(f"the id {identifier!r} is not valid Unicode text", hint="use another id") from error
-    return b"\x01" + hashlib.blake2b(text, digest_size=15, person=_PERSON).digest()
+    return b"\x01" + hashlib.blake2b(identifier.encode("utf-8"), digest_size=15, person=_PERSON).digest()
 
 
 class IdSet:

@@ -102,9 +102,9 @@ class LocalRound:
 
 
 class SampleSource(Protocol):
-    """A client's data: its ids, and their x and y stacked in that order."""
+    """The x and y of one sample of a client."""
 
-    def stacked(self, client: Id) -> tuple[Sequence[Id], NDArray[Any], NDArray[Any]]: ...
+    def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
 
 class LocalLearner(Protocol):

@@ -21,6 +21,11 @@ EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
+_STOPS = {
+    signal.SIGINT: ("interrupted", "stopped", EXIT_INTERRUPTED),
+    signal.SIGTERM: ("terminated", "terminated", EXIT_TERMINATED),
+}
+
 app = typer.Typer(
     name="fedforget",
     help="Exact federated unlearning: train a federation, forget samples and clients exactly, and prove it.",
@@ -31,8 +36,8 @@ app = typer.Typer(
 )
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
+class _Stopped(BaseException):
+    """Ctrl-C or SIGTERM: a clean stop. Not a KeyboardInterrupt, which the command line library would swallow."""
 
 
 @app.callback()
@@ -61,7 +66,8 @@ def main(arguments: list[str] | None = None) -> None:
         importlib.import_module(f"fedforget.cli.{room}")
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     if given == ["--version"]:  # click wants a command; this needs none
         print(f"fedforget {__version__}")
         sys.exit(0)
@@ -78,21 +84,14 @@ def main(arguments: list[str] | None = None) -> None:
         logging.getLogger("fedforget").warning("%s: %s", error.code, error.message)
         _complain(as_json, error.code, error.message, error.hint)
         code = error.exit_code
-    except _Terminated:
-        _complain(
-            as_json, "terminated", "terminated", "what was committed is kept; give the same command again to go on"
-        )
-        code = EXIT_TERMINATED
-    except (KeyboardInterrupt, click.Abort):
-        _complain(as_json, "interrupted", "stopped", "what was committed is kept; give the same command again to go on")
-        code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        code = 0
+    except _Stopped as stop:
+        name, word, code = _STOPS[stop.args[0]]
+        _complain(as_json, name, word, "what was committed is kept; give the same command again to go on")
     sys.exit(code)
 
 
-def _terminate(*_: object) -> None:
-    raise _Terminated
+def _stop(number: int, _: object) -> None:
+    raise _Stopped(number)
 
 
 def _complain(as_json: bool, code: str, message: str, hint: str) -> None:

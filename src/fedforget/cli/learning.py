@@ -82,7 +82,7 @@ def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
     if samples is None:
         from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
 
-        return sizes_of(options.data or "digits", options.clients or 60, options.seed)
+        return sizes_of(options.data or "digits", 60 if options.clients is None else options.clients, options.seed)
     if options.clients is None or options.clients < 1 or samples < 1:
         raise InvalidInput("--samples needs --clients, both from 1", hint="give M and N, or a dataset with --data")
     return [samples] * options.clients
@@ -141,8 +141,10 @@ def train(
         weight_decay=weight_decay, prox=prox, server_optimizer=server_optimizer, server_lr=server_lr,
     ).with_file(config)  # fmt: skip
     _require_supported(federation, device)
+    if out is not None and options.rounds is not None:
+        goal_of(options.rounds, until_round)  # before anything is made
     opened = _opened_for_training(run, out, options, without)
-    goal = opened.plan.rounds if until_round is None else until_round
+    goal = goal_of(opened.plan.rounds, until_round)
     before = opened.status()
     for warning in _rho_warnings(before.rho_s, before.rho_c):
         warn(warning)
@@ -153,6 +155,17 @@ def train(
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = _rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
+
+
+def goal_of(rounds: int, until_round: int | None) -> int:
+    """The round to train to."""
+    if until_round is None:
+        return rounds
+    if not 0 <= until_round <= rounds:
+        raise InvalidInput(
+            f"round {until_round} is not in the plan", hint=f"it has {rounds} rounds; give 0 to {rounds}"
+        )
+    return until_round
 
 
 def _require_supported(federation: str, device: str) -> None:
@@ -240,9 +253,9 @@ def forget(
 def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
     if (client is None) == (batch is None) or (sample is not None and client is None):
         raise InvalidInput("say what to forget, once", hint="give --client, --client and --sample, or --batch")
-    if batch is None:
-        return [Request.of(client, sample)]
-    requests = read_requests(batch)
+    if batch is None and client is not None:
+        return [Request(client, sample)]
+    requests = read_requests(batch) if batch is not None else []
     if not requests:
         raise InvalidRequests(f"{batch} has no requests", hint="give at least one line")
     return list(dict.fromkeys(requests))

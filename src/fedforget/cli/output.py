@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,10 @@ _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw
 
 def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> None:
     """Print a result: as JSON, or as the text that a person reads."""
-    print(json.dumps(value, indent=2) if as_json else text())
+    try:
+        print(json.dumps(value, indent=2) if as_json else text(), flush=True)
+    except BrokenPipeError:  # a reader that has gone away is no error of ours
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(message: str) -> None:

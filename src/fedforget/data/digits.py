@@ -38,6 +38,11 @@ class Digits:
         """The data of the clients that own these rows, with the test set."""
         test = slice(0, None, _TEST_EVERY)
         return FederatedData(
-            {client: {row: (self._x[row], self._y[row]) for row in rows} for client, rows in owners.items()},
+            {
+                client: {
+                    row: (self._x[row], self._y[row]) for row in rows if isinstance(row, int) and row < len(self._y)
+                }
+                for client, rows in owners.items()
+            },
             test=(self._x[test], self._y[test]),
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -50,22 +50,11 @@ class ClientData:
             ) from error
         return _array(x), _array(y)
 
-    def arrays(self, ids: Sequence[Id]) -> tuple[Array, Array]:
-        """Samples stacked in the order given."""
-        pairs = [self.sample(identifier) for identifier in ids]
-        try:
-            return np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
-        except ValueError as error:
-            raise InvalidInput(
-                f"the samples of client {self._client} differ in shape", hint="pad or crop them to one shape"
-            ) from error
-
     def content(self, identifier: Id) -> bytes:
         """A digest of a sample's x and y: type, shape and bytes."""
         hasher = hashlib.blake2b(digest_size=CONTENT_BYTES, person=b"fedforget/sample")
         for array in self.sample(identifier):
-            hasher.update(f"{array.dtype.str}{array.shape};".encode())
-            hasher.update(np.ascontiguousarray(array).data.cast("B") if array.size else b"")
+            hasher.update(f"{array.dtype.str}{array.shape};".encode() + array.tobytes())
         return hasher.digest()
 
 
@@ -85,10 +74,8 @@ class FederatedData:
             )
         return self._clients[client]
 
-    def stacked(self, client: Id) -> tuple[Sequence[Id], Array, Array]:
-        """A client's ids, and its x and y in that order."""
-        ids = list(self[client].ids)
-        return ids, *self[client].arrays(ids)
+    def sample(self, client: Id, sample: Id) -> tuple[Array, Array]:
+        return self[client].sample(sample)
 
     def members(self, without: Iterable[Request] = ()) -> dict[Id, IdSet]:
         """Each client's sample ids, without what is asked to be left out; empty clients are no clients."""

@@ -14,7 +14,7 @@ _SHAPE = 'a line is {"client": 3, "sample": 17} or {"client": 5}'
 def read_requests(path: Path) -> list[Request]:
     """All requests of a file, or an error that names the first line that is none."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
         raise InvalidRequests(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except UnicodeDecodeError as error:
@@ -25,13 +25,13 @@ def read_requests(path: Path) -> list[Request]:
 def _request(line: str, place: str) -> Request:
     try:
         entry = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InvalidRequests(f"{place} is not JSON: {error}", hint=_SHAPE) from error
     if not isinstance(entry, dict) or "client" not in entry or not entry.keys() <= {"client", "sample"}:
         raise InvalidRequests(f"{place} is not a request", hint=_SHAPE)
     if "sample" in entry and entry["sample"] is None:
         raise InvalidRequests(f"{place} has an empty sample", hint="leave it out to forget the whole client")
     try:
-        return Request.of(entry["client"], entry.get("sample"))
+        return Request(entry["client"], entry.get("sample"))
     except FedForgetError as error:
         raise InvalidRequests(f"{place}: {error.message}", hint=error.hint) from error

@@ -220,7 +220,7 @@ def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
     arity = {"sample": 3, "client": 2}.get(entry[0], 0)
     if not arity or len(entry) not in (arity, arity + 1):
         raise InvalidInput(f"{entry!r} is not a request", hint='use ("sample", client, id) or ("client", client)')
-    request = Request.of(entry[1], entry[2] if entry[0] == "sample" else None)
+    request = Request(entry[1], entry[2] if entry[0] == "sample" else None)
     return [request], entry[arity] if len(entry) > arity else default
 
 

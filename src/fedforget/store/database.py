@@ -7,6 +7,7 @@ stays in free pages. Schema versions live in ``user_version``; a newer one is re
 from __future__ import annotations
 
 import contextlib
+import shutil
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFaile
 from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
 
 SCHEMA_VERSION = 1
+_ROOM = 2**17  # bytes below which a database cannot work
 
 
 class Database:
@@ -64,7 +66,7 @@ class Database:
             text = str(error)
             if "locked" in text:
                 raise StorageFailed(f"{self.path} is locked by another program", hint="close it, try again") from error
-            if "full" in text:
+            if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
                 raise StorageFailed(
                     f"no space left to write {self.path}",
                     hint="free some space and give the same command again; nothing was lost",
@@ -138,6 +140,11 @@ class Database:
             sync_file(rebuilt)
             rebuilt.replace(self.path)
             sync_directory(self.path.parent)
+
+
+def _disk_is_full(path: Path) -> bool:
+    """SQLite says "I/O error" where it could not make room for its WAL."""
+    return shutil.disk_usage(path.parent).free < _ROOM
 
 
 def _forget_schema_changes(path: Path) -> None:

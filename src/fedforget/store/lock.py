@@ -5,6 +5,7 @@ The lock is a POSIX record lock: child processes don't inherit it, and it ends w
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import threading
@@ -39,13 +40,15 @@ class RunLock:
                 raise self._busy(f"process {holder}" if holder else "another process") from error
             _held.add(key)
         self._descriptor = descriptor
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk has no room for a number; the lock holds all the same
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return self
 
     def __exit__(self, *_: object) -> None:
         with _guard:
-            os.ftruncate(self._descriptor, 0)
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             _held.discard(str(self._path.resolve()))
 

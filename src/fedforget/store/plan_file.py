@@ -63,8 +63,7 @@ class PlanFile:
         text = tomllib.loads(data.decode())
         if text["format"] > FORMAT:
             raise RunTooNew(
-                f"the plan has format {text['format']}, this version of FedForget knows {FORMAT}",
-                hint="upgrade fedforget",
+                f"it has format {text['format']}, this version of FedForget knows {FORMAT}", hint="upgrade fedforget"
             )
         plan = Plan(
             **text["plan"],
@@ -87,7 +86,11 @@ class PlanFile:
             ) from error
         try:
             return cls.decode(data)
-        except (ValueError, KeyError, TypeError, PlanRefused) as error:
+        except RunTooNew as error:
+            raise RunTooNew(f"{path} is too new: {error.message}", hint=error.hint) from error
+        except KeyError as error:
+            raise RunDamaged(f"{path} is damaged: it lacks {error}", hint="restore it from a backup") from error
+        except (ValueError, TypeError, AttributeError, PlanRefused) as error:
             raise RunDamaged(f"{path} is damaged: {error}", hint="restore it from a backup") from error
 
 

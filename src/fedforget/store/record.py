@@ -17,6 +17,7 @@ from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import id_block
+from fedforget.errors import FedForgetError, RunDamaged
 from fedforget.store.database import Database
 
 SCHEMA = """
@@ -200,7 +201,13 @@ class Record:
     def pending(self) -> Intent | None:
         """A batch that was accepted and not yet purged."""
         rows = self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id LIMIT 1")
-        return Intent.decode(*rows[0]) if rows else None
+        try:
+            return Intent.decode(*rows[0]) if rows else None
+        except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
+            raise RunDamaged(
+                f"{self.database.path} is damaged: the intent of {rows[0][0]} cannot be read",
+                hint="restore it from a backup",
+            ) from error
 
     def stage(self, intent: Intent) -> Stage:
         """How far a batch has come."""
@@ -277,7 +284,7 @@ class Record:
 
     def events(self) -> list[dict[str, Any]]:
         rows = self.database.rows("SELECT sequence, time, kind, body FROM events ORDER BY sequence")
-        return [{"sequence": n, "time": time, "kind": kind, **json.loads(body)} for n, time, kind, body in rows]
+        return [{"sequence": n, "time": time, "kind": kind, **_told(body)} for n, time, kind, body in rows]
 
     def chain_problem(self) -> str | None:
         """Why the events don't chain, or don't tell the story of the requests; None if they do."""
@@ -287,8 +294,7 @@ class Record:
             if sequence != expected or link != _link(previous, sequence, time, kind, body):
                 return f"event {expected} of the record was altered, added or removed"
             previous = link
-            request = json.loads(body).get("request")
-            if request is not None:
+            if (request := _told(body).get("request")) is not None:
                 stages[request] = kind
         if not rows:
             return "the record has no events"
@@ -347,6 +353,15 @@ def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) ->
         return GUARANTEE_LAW
     clean = seed_origin == "system" and not tainted and basis == Basis.EXOGENOUS
     return GUARANTEE_LAW if clean else GUARANTEE_PATH
+
+
+def _told(body: str) -> dict[str, Any]:
+    """What an event says; nothing if it was altered beyond reading, which the chain then shows."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:

@@ -29,6 +29,7 @@ from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import OWN_SEAL, Record
 from fedforget.store.server_store import ServerStore
+from fedforget.store.validation import validate_clients, validate_record, validate_server
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
 _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME}
@@ -83,6 +84,7 @@ def create(path: Path, birth: Birth) -> None:
     with RunLock(path):
         if is_run(path):
             return
+        _refuse_used(path)
         _wipe(path)
         with storage_errors(path):
             (path / MODELS).mkdir()
@@ -115,16 +117,21 @@ def create(path: Path, birth: Birth) -> None:
 def writing(path: Path) -> Iterator[OpenRun]:
     """Open a run to change it: locked, cleaned of what a crash left, canonical again afterwards."""
     file = PlanFile.read(path)
-    with RunLock(path):
-        run = _open(path, file, writable=True)
-        try:
-            run.record.break_seals()
-            _clean(run)
-            yield run
-        except BaseException:
-            _leave(run, suppress=True)
-            raise
-        _leave(run, suppress=False)
+    with RunLock(path), _working(path, file) as run:
+        yield run
+
+
+@contextlib.contextmanager
+def _working(path: Path, file: PlanFile) -> Iterator[OpenRun]:
+    run = _open(path, file, writable=True)
+    try:
+        run.record.break_seals()
+        _clean(run)
+        yield run
+    except BaseException:
+        _leave(run, suppress=True)
+        raise
+    _leave(run, suppress=False)
 
 
 @contextlib.contextmanager
@@ -133,6 +140,11 @@ def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
     file = PlanFile.read(path)
     with RunLock(path) if settled else contextlib.nullcontext():
         run = _open(path, file, writable=False)
+        if settled and not run.record.seals():
+            _close(run)
+            with _working(path, file):
+                pass  # takes away what a crash left
+            run = _open(path, file, writable=False)
         try:
             if settled and run.record.pending() is not None:
                 raise UnfinishedRequest(
@@ -141,8 +153,12 @@ def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
                 )
             yield run
         finally:
-            for database in run.databases():
-                database.close()
+            _close(run)
+
+
+def _close(run: OpenRun) -> None:
+    for database in run.databases():
+        database.close()
 
 
 def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
@@ -155,8 +171,13 @@ def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
 
         trail = Record(opened_database(RECORD))
         _check_seals(path, trail)
-        server = ServerStore(opened_database(SERVER), ModelFiles(path / MODELS), file.plan)
-        clients = ClientStore(opened_database(CLIENTS))
+        server_database, clients_database = opened_database(SERVER), opened_database(CLIENTS)
+        if not trail.seals():
+            validate_record(trail.database)
+            validate_server(server_database, file.plan.rounds)
+            validate_clients(clients_database)
+        server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
+        clients = ClientStore(clients_database)
         if server.plan_digest != file.digest and trail.pending() is None:
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
@@ -215,6 +236,25 @@ def _refuse_foreign(path: Path) -> None:
     if foreign and not is_run(path):
         raise InvalidInput(
             f"{path} exists and is not a run (it holds {foreign[0]})", hint="choose a new or empty directory for --out"
+        )
+
+
+def _refuse_used(path: Path) -> None:
+    """A plan is durable before the first round and the first request: without it, a run that has either lost it."""
+    used = 0
+    for name, sql in (
+        (SERVER, "SELECT count(*) FROM rounds WHERE round > 0"),
+        (RECORD, "SELECT count(*) FROM requests"),
+    ):
+        with contextlib.suppress(FedForgetError):
+            database = Database(path / name)
+            try:
+                used += database.rows(sql)[0][0]
+            finally:
+                database.close()
+    if used:
+        raise RunDamaged(
+            f"{path / plan_file.NAME} is missing, but the run has rounds or requests", hint="restore it from a backup"
         )
 
 

@@ -36,5 +36,8 @@ def state_digest(run: OpenRun) -> str:
     return hasher.hexdigest()
 
 
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # made once: there is a line per sample
+
+
 def _line(*values: Any) -> bytes:
-    return json.dumps(values, ensure_ascii=True, separators=(",", ":")).encode() + b"\n"
+    return _encode(values).encode() + b"\n"

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,22 +18,13 @@ from torch import Tensor, nn
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
-from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
+from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, load_weights, weights_of
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 Loss = Callable[[Tensor, Tensor], Tensor]
-
-
-@dataclass(slots=True)
-class _Shelf:
-    """A client's samples as two tensors, and the row of each id."""
-
-    x: Tensor
-    y: Tensor
-    rows: dict[Id, int]
 
 
 class TorchLearner:
@@ -53,10 +43,10 @@ class TorchLearner:
         self._settings = settings
         self._loss = loss or nn.functional.cross_entropy
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._type = _float_type(module)
+        self._type = _float_type(module)  # what float features are brought to
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
-        self._shelves: dict[Id, _Shelf] = {}
+        self._read: dict[tuple[Id, Id], tuple[NDArray[Any], NDArray[Any]]] = {}
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
@@ -78,7 +68,6 @@ class TorchLearner:
         return weights
 
     def _run_steps(self, work: LocalRound) -> None:
-        shelf = self._shelf(work)
         start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
         velocities: list[Tensor] = []
         for index, (batch, stream) in enumerate(zip(work.batches, work.streams, strict=True)):
@@ -88,8 +77,8 @@ class TorchLearner:
                     hint="use a larger batch size, give every client two samples, or use GroupNorm",
                 )
             start_stream(stream)
-            rows = torch.tensor([shelf.rows[sample] for sample in batch])
-            loss = self._loss(self._module(shelf.x[rows]), shelf.y[rows])
+            x, y = self._batch(work.client, batch)
+            loss = self._loss(self._module(x), y)
             if not math.isfinite(loss.item()):
                 raise self._not_finite(work, index)
             gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
@@ -113,14 +102,22 @@ class TorchLearner:
                 gradient = velocities[place]
             parameter.add_(gradient, alpha=-chosen.lr)
 
-    def _shelf(self, work: LocalRound) -> _Shelf:
-        if work.client not in self._shelves:
-            ids, x, y = self._data.stacked(work.client)
-            features = torch.from_numpy(x)
-            if features.is_floating_point():
-                features = features.to(self._type)
-            self._shelves[work.client] = _Shelf(features, torch.from_numpy(y), {i: row for row, i in enumerate(ids)})
-        return self._shelves[work.client]
+    def _batch(self, client: Id, batch: tuple[Id, ...]) -> tuple[Tensor, Tensor]:
+        """The samples of a batch, stacked: a function of these samples alone, whatever else the client has or had."""
+        pairs = [self._sample(client, sample) for sample in batch]
+        try:
+            x, y = np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
+        except ValueError as error:
+            raise InvalidInput(
+                f"the samples of client {client} differ in shape", hint="pad or crop them to one shape, in a new run"
+            ) from error
+        return torch.from_numpy(x), torch.from_numpy(y)
+
+    def _sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]:
+        if (client, sample) not in self._read:
+            x, y = self._data.sample(client, sample)
+            self._read[client, sample] = (x.astype(self._type) if x.dtype.kind == "f" else x, y)
+        return self._read[client, sample]
 
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
@@ -131,12 +128,14 @@ class TorchLearner:
 
 def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
     """A test set in the type the module computes in."""
-    x, y = torch.from_numpy(np.ascontiguousarray(test[0])), torch.from_numpy(np.ascontiguousarray(test[1]))
-    return (x.to(_float_type(module)) if x.is_floating_point() else x), y
+    x, y = np.ascontiguousarray(test[0]), np.ascontiguousarray(test[1])
+    return torch.from_numpy(x.astype(_float_type(module)) if x.dtype.kind == "f" else x), torch.from_numpy(y)
 
 
-def _float_type(module: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+def _float_type(module: nn.Module) -> np.dtype[Any]:
+    types = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
+    found = (types[p.dtype] for p in module.parameters() if p.dtype in types)
+    return np.dtype(next(found, np.float32))
 
 
 def count_correct(module: nn.Module, weights: Weights, test: tuple[Tensor, Tensor]) -> tuple[int, int]:

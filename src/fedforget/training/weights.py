@@ -54,19 +54,22 @@ class PristineBuffers:
 
     def __init__(self, module: nn.Module) -> None:
         stored = module.state_dict().keys()
-        buffers = {name: buffer for name, buffer in module.named_buffers() if name not in stored}
-        self._pairs = [(buffer, buffer.detach().clone()) for _, buffer in sorted(buffers.items())]
+        self._module = module
+        self._values = {
+            name: buffer.detach().clone() for name, buffer in sorted(module.named_buffers()) if name not in stored
+        }
 
     def restore(self) -> None:
-        for buffer, value in self._pairs:
-            buffer.copy_(value)
+        for name, value in self._values.items():
+            owner, _, attribute = name.rpartition(".")
+            setattr(self._module.get_submodule(owner), attribute, value.clone())
 
     def digest(self) -> str:
         """Of their values; empty if there are none."""
-        if not self._pairs:
+        if not self._values:
             return ""
         hasher = hashlib.blake2b(digest_size=16)
-        for _, value in self._pairs:
+        for value in self._values.values():
             hasher.update(f"{value.dtype}{tuple(value.shape)};".encode())
             hasher.update(value.reshape(-1).contiguous().view(torch.uint8).numpy().tobytes())
         return hasher.hexdigest()

@@ -1,0 +1,103 @@
+"""What the benchmarks have in common: figures, repetitions, scratch directories, peak memory. Without torch."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gc
+import inspect
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+MB = 1e6
+SCRATCH = "FEDFORGET_BENCH_DIR"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured number; the median where there were repetitions, with the lowest and the highest."""
+
+    name: str
+    value: float
+    unit: str
+    low: float | None = None
+    high: float | None = None
+    at_most: float | None = None
+    at_least: float | None = None
+    note: str = ""
+
+    @property
+    def met(self) -> bool | None:
+        """Whether the target is met; None if there is none."""
+        if self.at_most is not None:
+            return self.value <= self.at_most
+        return None if self.at_least is None else self.value >= self.at_least
+
+
+def median_figure(name: str, values: Sequence[float], unit: str, **others: Any) -> Figure:
+    """The median of repetitions, and their range."""
+    return Figure(name, statistics.median(values), unit, min(values), max(values), **others)
+
+
+def seconds(action: Callable[[], object], repetitions: int, setup: Callable[[], object] | None = None) -> list[float]:
+    """How long each repetition took, after one that doesn't count; the collector waits outside."""
+    times = []
+    for repetition in range(repetitions + 1):
+        if setup is not None:
+            setup()
+        gc.collect()
+        start = time.perf_counter()
+        action()
+        if repetition:
+            times.append(time.perf_counter() - start)
+    return times
+
+
+@contextlib.contextmanager
+def scratch() -> Iterator[Path]:
+    """An empty directory on the disk that is measured."""
+    with tempfile.TemporaryDirectory(prefix="fedforget-bench-", dir=os.environ.get(SCRATCH)) as directory:
+        yield Path(directory)
+
+
+def own_peak() -> float:
+    """The most memory this process ever held, in MB of 10^6 bytes.
+
+    Not from getrusage: its maximum survives exec, so that a child starts with its parent's.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / MB
+    raise SystemExit("peak memory is read from /proc, which this system lacks")
+
+
+def in_own_process(module: str, *arguments: object) -> dict[str, Any]:
+    """What a benchmark module, run with arguments, prints as JSON: memory is measured where nothing else was."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True
+    )
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def options(description: str | None) -> argparse.Namespace:
+    """The command line of a benchmark module."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller repetitions")
+    parser.add_argument("--child", nargs="*", default=[], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def give(title: str, how: str | None, figures: Sequence[Figure]) -> None:
+    """Hand the figures to ``run.py``."""
+    made = [{**asdict(figure), "met": figure.met} for figure in figures]
+    print(json.dumps({"title": title, "how": inspect.cleandoc(how or ""), "figures": made}))

@@ -1,0 +1,196 @@
+"""``make bench``: runs every benchmark, prints a table, writes results.json and docs/performance.md.
+
+Each benchmark is a process of its own and one at a time. ``--quick`` is a short version for looking: it writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+RESULTS = ROOT / "benchmarks" / "results.json"
+PAGE = ROOT / "docs" / "performance.md"
+SCRATCH = "FEDFORGET_BENCH_DIR"
+BENCHMARKS = ("training", "first_use", "draws", "memory", "forgetting", "laws")
+LIBRARIES = ("fedforget", "torch", "numpy", "cryptography", "safetensors")
+
+Section = dict[str, Any]
+Machine = dict[str, str]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="fewer and smaller repetitions; writes nothing")
+    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="this benchmark alone; writes nothing")
+    parser.add_argument("--dir", type=Path, help="where run directories are made (default: the system's for temporary)")
+    chosen = parser.parse_args()
+    if chosen.dir is not None:
+        os.environ[SCRATCH] = str(chosen.dir.resolve())
+    about = machine()
+    print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
+    start = time.perf_counter()
+    sections = []
+    for name in chosen.only or BENCHMARKS:
+        sections.append(section(name, quick=chosen.quick))
+        print(table(sections[-1]), flush=True)
+    about["duration"] = f"{(time.perf_counter() - start) / 60:.0f} min"
+    print("\n" + verdict(sections) + (" (A quick look: smaller sizes, few repetitions.)" if chosen.quick else ""))
+    if not chosen.quick and chosen.only is None:
+        RESULTS.write_text(json.dumps({"machine": about, "sections": sections}, indent=1, ensure_ascii=False) + "\n")
+        PAGE.parent.mkdir(exist_ok=True)
+        PAGE.write_text(page(about, sections))
+        print(f"wrote {RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
+
+
+def section(name: str, *, quick: bool) -> Section:
+    """What one benchmark measured, and how busy the machine was."""
+    before = os.getloadavg()[0]
+    command = [sys.executable, "-m", f"benchmarks.bench_{name}", *(["--quick"] if quick else [])]
+    done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    answer: Section = json.loads(done.stdout)
+    answer["load"] = [round(before, 1), round(os.getloadavg()[0], 1)]
+    return answer
+
+
+# The machine
+
+
+def machine() -> Machine:
+    directory = Path(os.environ.get(SCRATCH) or tempfile.gettempdir())
+    return {
+        "date": datetime.now(UTC).date().isoformat(),
+        "processor": f"{_after('/proc/cpuinfo', 'model name')}, {os.cpu_count()} cores",
+        "memory": f"{int(_after('/proc/meminfo', 'MemTotal').split()[0]) * 1024 / 1e9:.0f} GB",
+        "disk": f"{_filesystem(directory)}; a durable write of 20 kB takes {1e3 * _durable_write(directory):.2f} ms",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "versions": ", ".join(f"{name} {version(name)}" for name in LIBRARIES),
+    }
+
+
+def _after(file: str, key: str) -> str:
+    for line in Path(file).read_text().splitlines():
+        if line.startswith(key):
+            return line.partition(":")[2].strip()
+    return "unknown"
+
+
+def _filesystem(directory: Path) -> str:
+    """The type of the file system: on one that lives in memory durable costs nothing, and the ratios mean little."""
+    kind, deepest = "unknown", Path()
+    for line in Path("/proc/mounts").read_text().splitlines():
+        mounted = Path(line.split()[1])
+        if directory.resolve().is_relative_to(mounted) and len(mounted.parts) >= len(deepest.parts):
+            kind, deepest = line.split()[2], mounted
+    return kind
+
+
+def _durable_write(directory: Path) -> float:
+    """Seconds for a file with its fsync, the unit that commits are made of."""
+    times = []
+    scratch = Path(tempfile.mkdtemp(dir=directory))
+    try:
+        for number in range(30):
+            start = time.perf_counter()
+            with (scratch / str(number)).open("wb") as file:
+                file.write(bytes(20_000))
+                file.flush()
+                os.fsync(file.fileno())
+            times.append(time.perf_counter() - start)
+    finally:
+        shutil.rmtree(scratch)
+    return statistics.median(times)
+
+
+# The report
+
+
+def number(value: float) -> str:
+    """Three significant digits."""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
+
+
+def cells(figure: dict[str, Any]) -> list[str]:
+    """Name, value, range, target, verdict, note."""
+    spread = "" if figure["low"] is None else f"{number(figure['low'])} – {number(figure['high'])}"
+    target = ""
+    if figure["met"] is not None:
+        word, limit = ("≤", figure["at_most"]) if figure["at_most"] is not None else ("≥", figure["at_least"])
+        target = f"{word} {number(limit)}: {'met' if figure['met'] else 'MISSED'}"
+    return [figure["name"], f"{number(figure['value'])} {figure['unit']}", spread, target, figure["note"]]
+
+
+HEADINGS = ["measured", "median", "range", "target", "note"]
+
+
+def table(made: Section) -> str:
+    rows = [cells(figure) for figure in made["figures"]]
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
+    title = "{} (load {} – {})".format(made["title"], *made["load"])
+    return "\n".join(["", title, *(f"  {line}" for line in lines)])
+
+
+def verdict(sections: list[Section]) -> str:
+    figures = [figure for made in sections for figure in made["figures"] if figure["met"] is not None]
+    missed = [figure["name"] for figure in figures if not figure["met"]]
+    if not missed:
+        return f"All {len(figures)} targets are met."
+    return f"{len(figures) - len(missed)} of {len(figures)} targets are met. Missed: {'; '.join(missed)}."
+
+
+INTRODUCTION = """\
+Written by `make bench`; do not edit. Every figure is a median over repetitions on one machine, beside the lowest and
+the highest; ratios are of two things that took turns in one process. Only what has a target is a promise, the rest is
+for orientation. A load above 1 means that other programs took part of the machine, so that times are too long. Durable
+writes are as fast as the disk below says: on a slower one the ratios of training are higher.\
+"""
+
+
+def page(about: Machine, sections: list[Section]) -> str:
+    lines = [
+        "# Performance",
+        "",
+        INTRODUCTION,
+        "",
+        f"**{verdict(sections)}**",
+        "",
+        *(f"- {name}: {value}" for name, value in about.items()),
+    ]
+    for made in sections:
+        busy = "Load of the machine before and after, this benchmark included: {} and {}.".format(*made["load"])
+        lines += [
+            "",
+            f"## {made['title']}",
+            "",
+            made["how"],
+            "",
+            busy,
+            "",
+            _row(HEADINGS),
+            _row(["---"] * len(HEADINGS)),
+        ]
+        lines += [_row(cells(figure)) for figure in made["figures"]]
+    return "\n".join(lines) + "\n"
+
+
+def _row(values: list[str]) -> str:
+    return "| " + " | ".join(values) + " |"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""kill -9 at any moment: the same command again ends in the same bytes, with one receipt per request.
+
+Two ways to choose the moment. Inside the process: before the n-th call that touches the disk (SQLite's statements,
+fsync, rename, unlink). From outside: strace ends the process at the n-th system call of a kind, which reaches into the
+middle of SQLite's commits.
+"""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commandline import (
+    WORLD,
+    Zygote,
+    copy,
+    function_of,
+    good,
+    good_json,
+    requests_file,
+    state,
+)
+
+PLAN = (*WORLD, "--rounds", "3", "--keep", "2")
+KILLED = -signal.SIGKILL
+SYSTEM_CALLS = ("fsync", "fdatasync", "rename", "unlink", "ftruncate", "pwrite64", "write")
+
+
+class Work:
+    """A command to be killed in: how to begin, what to call, and what must come out."""
+
+    def __init__(self, tmp_path: Path, start: Path | None, *command: str | Path, receipts: int = 0) -> None:
+        self._tmp_path, self._start, self._command, self._receipts = tmp_path, start, command, receipts
+        self._runs = 0
+        undisturbed = self.fresh()
+        good(*self.on(undisturbed))
+        self.expected, self.function = state(undisturbed), function_of(undisturbed)
+
+    def fresh(self) -> Path:
+        self._runs += 1
+        run = self._tmp_path / f"run{self._runs}"
+        return run if self._start is None else copy(self._start, run)
+
+    def on(self, run: Path) -> tuple[str | Path, ...]:
+        if self._start is None:
+            return (self._command[0], *self._command[1:], "--out", run)
+        return (self._command[0], run, *self._command[1:])
+
+    def require_recovery(self, run: Path) -> None:
+        """The same command again, and everything is as if nothing had happened."""
+        good(*self.on(run))
+        assert state(run) == self.expected
+        assert function_of(run) == self.function
+        status = good_json("status", run)
+        assert (status["requests"], status["pending"]) == (self._receipts, False)
+        assert all(receipt["state"] == "purged" for receipt in status["receipts"])
+        assert {path.name for path in run.iterdir()} == {
+            "plan.toml", "server.db", "clients.db", "record.db", "models", "lock",
+        }  # fmt: skip
+        shutil.rmtree(run)
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("small") / "run"
+    good("train", *PLAN, "--out", run)
+    return run
+
+
+@pytest.fixture
+def make_work(tmp_path: Path, small: Path) -> Callable[[str], Work]:
+    batch = requests_file(tmp_path / "batch.jsonl", [(1, None), (2, None)])
+    works: dict[str, Callable[[], Work]] = {
+        "train": lambda: Work(tmp_path, None, "train", *PLAN),
+        "forget": lambda: Work(tmp_path, small, "forget", "--client", "1", receipts=1),
+        "batch": lambda: Work(tmp_path, small, "forget", "--batch", batch, receipts=2),
+    }
+    return lambda name: works[name]()
+
+
+def count_touches(zygote: Zygote, work: Work, tmp_path: Path) -> int:
+    run = work.fresh()
+    result = zygote.run(*work.on(run), kill_at=0, count_to=str(tmp_path / "count"))
+    assert result.code == 0, result
+    shutil.rmtree(run)
+    return int((tmp_path / "count").read_text())
+
+
+def kill_at(zygote: Zygote, work: Work, moments: Iterator[int] | list[int]) -> None:
+    for moment in moments:
+        run = work.fresh()
+        result = zygote.run(*work.on(run), kill_at=moment)
+        assert result.code == KILLED, f"moment {moment}: {result}"
+        assert "Traceback" not in result.err
+        work.require_recovery(run)
+
+
+def spread(count: int, points: int) -> list[int]:
+    """Moments from the first to the last."""
+    return sorted({1 + round(place * (count - 1) / (points - 1)) for place in range(points)})
+
+
+@pytest.mark.parametrize("what", ["train", "forget"])
+def test_killed_at_a_few_moments(zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str) -> None:
+    work = make_work(what)
+    count = count_touches(zygote, work, tmp_path)
+    assert count > 50
+    kill_at(zygote, work, spread(count, 5))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "points"), [("train", 50), ("forget", 90), ("batch", 25)])
+def test_killed_at_many_moments(
+    zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str, points: int
+) -> None:
+    work = make_work(what)
+    kill_at(zygote, work, spread(count_touches(zygote, work, tmp_path), points))
+
+
+@pytest.mark.slow
+def test_killed_twice(zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]) -> None:
+    """In the work, and again while finishing it."""
+    work = make_work("forget")
+    count = count_touches(zygote, work, tmp_path)
+    for first in spread(count, 5):
+        for second in (5, 40, 80):
+            run = work.fresh()
+            assert zygote.run(*work.on(run), kill_at=first).code == KILLED
+            assert zygote.run(*work.on(run), kill_at=second).code in {KILLED, 0}
+            work.require_recovery(run)
+
+
+def test_what_a_kill_in_a_round_leaves_is_not_in_the_state(
+    zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]
+) -> None:
+    """Looking, before anybody goes on: the round that was never committed does not show."""
+    work = make_work("train")
+    clean = {}
+    for rounds in range(4):
+        good("train", *PLAN, "--until-round", str(rounds), "--out", tmp_path / f"clean{rounds}")
+        clean[rounds] = state(tmp_path / f"clean{rounds}")
+    wrong = []
+    count = count_touches(zygote, work, tmp_path)
+    for moment in spread(count, 60)[42:54:2]:
+        run = work.fresh()
+        zygote.run(*work.on(run), kill_at=moment)
+        done = good_json("status", run)["rounds_done"]
+        if state(run) != clean[done]:
+            wrong.append(f"moment {moment} of {count}: the state of round {done} is another")
+        if not good("verify", run, "--json").json["ok"]:
+            wrong.append(f"moment {moment} of {count}: verify is not ok")
+    assert wrong == []
+
+
+# strace
+
+
+@pytest.fixture(scope="module")
+def strace() -> str:
+    found = shutil.which("strace")
+    if found is None:
+        pytest.skip("strace is not installed")
+    probe = subprocess.run([found, "-o", "/dev/null", "true"], capture_output=True, check=False)
+    if probe.returncode:
+        pytest.skip("this system does not allow strace")
+    return found
+
+
+def traced(zygote: Zygote, strace: str, command: tuple[str | Path, ...], *options: str) -> int:
+    """Run a command under strace; returns its exit code."""
+    child = zygote.start(*command, gated=True)
+    with subprocess.Popen(
+        [strace, "-p", str(child.pid), *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+    ) as tracer:
+        assert tracer.stderr is not None
+        assert "attached" in tracer.stderr.readline()
+        child.go()
+        code = child.wait().code
+        tracer.stderr.read()
+    return code
+
+
+def count_calls(zygote: Zygote, strace: str, work: Work, tmp_path: Path) -> dict[str, int]:
+    run, log = work.fresh(), tmp_path / "calls"
+    calls = ",".join(SYSTEM_CALLS)
+    assert traced(zygote, strace, work.on(run), "-o", str(log), "-e", f"trace={calls}") == 0
+    names = [line.partition("(")[0].split()[-1] for line in log.read_text().splitlines() if "(" in line]
+    shutil.rmtree(run)
+    return {name: names.count(name) for name in SYSTEM_CALLS if names.count(name) > 1}
+
+
+def kill_in_calls(
+    zygote: Zygote, strace: str, work: Work, tmp_path: Path, points: int, only: tuple[str, ...] = SYSTEM_CALLS
+) -> None:
+    for name, count in count_calls(zygote, strace, work, tmp_path).items():
+        if name not in only:
+            continue
+        for moment in spread(count, points):
+            run = work.fresh()
+            inject = f"inject={name}:signal=SIGKILL:when={moment}"
+            code = traced(zygote, strace, work.on(run), "-o", "/dev/null", "-e", f"trace={name}", "-e", inject)
+            assert code == KILLED, f"{name} {moment} of {count}"
+            work.require_recovery(run)
+
+
+@pytest.mark.parametrize("what", ["train", "forget"])
+def test_killed_in_a_system_call(
+    zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str
+) -> None:
+    kill_in_calls(zygote, strace, make_work(what), tmp_path, 2, ("fdatasync", "rename"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("what", "points"), [("train", 9), ("forget", 14)])
+def test_killed_in_many_system_calls(
+    zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str, points: int
+) -> None:
+    kill_in_calls(zygote, strace, make_work(what), tmp_path, points)

@@ -1,0 +1,96 @@
+"""Forks one child per line of stdin; each child runs one command of FedForget. Started by the tests as a program."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import resource
+import signal
+import sqlite3
+import sys
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+TOUCHES = {os.fsync, os.replace, os.unlink, os.mkdir, os.rmdir, os.ftruncate, os.pwrite, os.open, sqlite3.connect}
+ROOMS = (
+    "fedforget.builtin", "fedforget.cli", "fedforget.cli.learning", "fedforget.cli.looking", "fedforget.cli.proving",
+    "fedforget.evidence.replay", "fedforget.training.export", "fedforget.training.local_sgd",
+    "fedforget.training.models", "sklearn.datasets",
+)  # fmt: skip
+
+
+class Touches:
+    """Counts the calls that touch the disk, and ends the process before the n-th."""
+
+    def __init__(self, kill_at: int) -> None:
+        self.seen = 0
+        self._kill_at = kill_at
+
+    def __call__(self, _frame: FrameType, event: str, function: Any) -> None:
+        if event != "c_call":
+            return
+        of_database = isinstance(getattr(function, "__self__", None), sqlite3.Connection)
+        if of_database or function in TOUCHES:
+            self.seen += 1
+            if self.seen == self._kill_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def child(order: dict[str, Any], gate: int) -> None:
+    for number, name in ((1, "out"), (2, "err")):
+        descriptor = os.open(order[name], os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        os.dup2(descriptor, number)
+    if order.get("gated"):
+        os.read(gate, 1)
+    if "file_limit" in order:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"], order["file_limit"]))
+    touches = Touches(order.get("kill_at", 0))
+    if "kill_at" in order:
+        sys.setprofile(touches)
+    code = 1
+    try:
+        importlib.import_module("fedforget.cli").main(order["arguments"])
+    except SystemExit as stop:
+        code = stop.code if isinstance(stop.code, int) else 1
+    finally:
+        sys.setprofile(None)
+    if "count_to" in order:
+        Path(order["count_to"]).write_text(str(touches.seen))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def say(value: int) -> None:
+    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.flush()
+
+
+def main() -> None:
+    for room in ROOMS:
+        importlib.import_module(room)
+    while line := sys.stdin.readline():
+        inside, outside = os.pipe()
+        order = json.loads(line)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                child(order, inside)
+            except BaseException:  # noqa: BLE001 (as the interpreter does: print it, end with 1)
+                sys.excepthook(*sys.exc_info())
+                sys.stderr.flush()
+                os._exit(1)
+        say(pid)
+        if order.get("gated"):
+            sys.stdin.readline()
+            os.write(outside, b"g")
+        _, status = os.waitpid(pid, 0)
+        os.close(inside)
+        os.close(outside)
+        say(os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,239 @@
+"""The record: a chain that shows every alteration, states that never go backwards, and no word about what is gone."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedforget import Plan, Request, Run
+from fedforget.algorithm.forget import Decision
+from fedforget.errors import FedForgetError
+from fedforget.store import record as record_module
+from fedforget.store.database import Database
+from fedforget.store.record import OWN_SEAL, Basis, Intent, Record, Stage, guarantee_of
+
+STAGES = list(Stage)
+
+
+@pytest.fixture
+def record(tmp_path: Path) -> Record:
+    made = Record(Database(tmp_path / "record.db", record_module.SCHEMA, create=True))
+    made.create()
+    return made
+
+
+def accept(record: Record, *requests: Request, reseed: str | None = None, basis: str = "unknown") -> Intent:
+    decision = Decision(requests, tuple(3 for _ in requests), (), goal=5, rewind_to=1)
+    guarantee = guarantee_of("system", record.tainted, basis, reseed is not None)
+    return record.accept(decision, basis=basis, guarantee=guarantee, recomputed_steps=8, reseed=reseed)
+
+
+def finish(record: Record, intent: Intent) -> None:
+    record.removed(intent, 1)
+    record.recomputed(intent)
+    record.trained(5, {"torch": "2"})
+    record.completed(intent, 5, "ab" * 32, "cd" * 32)
+    record.purged(intent)
+
+
+def story(record: Record) -> None:
+    """A life with two batches."""
+    record.trained(5, {"torch": "2"})
+    finish(record, accept(record, Request("anna"), Request("ben", "scan")))
+    finish(record, accept(record, Request("carl")))
+
+
+def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> None:
+    intent = accept(record, Request("anna"), Request("ben", "scan"))
+    seen = [record.stage(intent)]
+    for step in (
+        lambda: record.removed(intent, 1),
+        lambda: record.recomputed(intent),
+        lambda: record.completed(intent, 5, "ab" * 32, "cd" * 32),
+    ):
+        step()
+        seen.append(record.stage(intent))
+        assert record.chain_problem() is None
+    record.purged(intent)
+    assert seen == STAGES[1:5]
+    assert {receipt.state for receipt in record.receipts()} == {Stage.PURGED}
+    assert record.pending() is None
+    for identifier in intent.ids:
+        told = [event["kind"] for event in record.events() if event.get("request") == identifier]
+        assert told == STAGES, "received, accepted, removed, recomputed, completed, purged: each once, in order"
+
+
+def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path) -> None:
+    intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
+    record.database.close()
+    again = Record(Database(tmp_path / "record.db", writable=True))
+    assert again.pending() == intent
+    again.removed(intent, 1)
+    assert again.pending() == intent
+    assert again.stage(intent) == Stage.REMOVED
+    again.database.close()
+
+
+def test_whoever_is_gone_is_found_under_a_pseudonym(record: Record) -> None:
+    story(record)
+    first, second, third = record.receipts()
+    found = record.find(Request("anna"))
+    assert found is not None
+    assert (found.id, found.client) == (first.id, "anna")
+    sample = record.find(Request("ben", "scan"))
+    assert sample is not None
+    assert sample.id == second.id
+    assert record.find(Request("ben")) is None
+    inside = record.find(Request("carl", "anything"))
+    assert inside is not None
+    assert inside.id == third.id
+    assert record.find(Request("dora")) is None
+
+
+@contextmanager
+def undone(record: Record) -> Iterator[None]:
+    """Try a change and take it back."""
+    record.database.run("SAVEPOINT before")
+    yield
+    record.database.run("ROLLBACK TO before")
+    record.database.run("RELEASE before")
+
+
+EVENTS = 1 + 1 + (2 * 5 + 1 + 2) + (5 + 1 + 1)  # created, trained; two batches with a training each
+
+
+def test_every_altered_event_is_noticed(record: Record) -> None:
+    story(record)
+    assert record.chain_problem() is None
+    count = len(record.events())
+    assert count == EVENTS
+    changes = ["time = '2020'", "kind = 'other'", "body = '{\"x\": 1}'", "hash = zeroblob(32)", "sequence = -5"]
+    for sequence in range(1, count + 1):
+        for change in changes:
+            with undone(record):
+                record.database.run(f"UPDATE events SET {change} WHERE sequence = ?", (sequence,))
+                assert record.chain_problem() is not None, f"{change} in event {sequence}"
+    assert record.chain_problem() is None
+
+
+def test_every_removed_event_is_noticed(record: Record) -> None:
+    story(record)
+    for sequence in range(1, len(record.events()) + 1):
+        with undone(record):
+            record.database.run("DELETE FROM events WHERE sequence = ?", (sequence,))
+            assert record.chain_problem() is not None, f"event {sequence}"
+
+
+def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) -> None:
+    story(record)
+    record.trained(9, {"torch": "2"})
+    record.seal({"server.db": "00"})
+    assert record.content_digest() == record.seals()[OWN_SEAL]
+    for change in (
+        "DELETE FROM events WHERE kind = 'trained' AND sequence = (SELECT max(sequence) FROM events)",
+        "UPDATE requests SET guarantee = 'law-and-path' WHERE place = 0",
+        "UPDATE record SET value = 0 WHERE key = 'tainted'",
+        "DELETE FROM erased",
+        "UPDATE seals SET digest = '11' WHERE file = 'server.db'",
+    ):
+        with undone(record):
+            assert record.database.run(change) > 0
+            assert record.content_digest() != record.seals()[OWN_SEAL], change
+
+
+def test_every_added_event_is_noticed(record: Record) -> None:
+    story(record)
+    last = len(record.events())
+    for sequence in (0, last + 1, last + 2):
+        with undone(record):
+            record.database.run("INSERT INTO events VALUES (?, '2024', 'trained', '{}', zeroblob(32))", (sequence,))
+            assert record.chain_problem() is not None, f"an event {sequence}"
+
+
+def test_an_altered_request_is_noticed(record: Record) -> None:
+    story(record)
+    for change in (
+        "DELETE FROM requests WHERE place = 1",
+        "UPDATE requests SET state = 'accepted' WHERE place = 1",
+        "DELETE FROM events",
+    ):
+        with undone(record):
+            record.database.run(change)
+            assert record.chain_problem() is not None, change
+
+
+@pytest.mark.parametrize("body", ["nonsense", "[]", '"text"', "null", "3"])
+def test_a_body_that_is_no_object_is_a_problem_not_a_crash(record: Record, body: str) -> None:
+    story(record)
+    record.database.run("UPDATE events SET body = ? WHERE sequence = 2", (body,))
+    assert record.chain_problem() is not None
+
+
+def test_an_intent_that_cannot_be_read_is_our_error(record: Record) -> None:
+    accept(record, Request("anna"))
+    record.database.run("UPDATE intents SET body = '{'")
+    with pytest.raises(FedForgetError):
+        record.pending()
+
+
+def test_what_taints_and_what_clears(record: Record) -> None:
+    finish(record, accept(record, Request("anna"), basis=Basis.EXOGENOUS))
+    assert not record.tainted
+    finish(record, accept(record, Request("ben"), basis=Basis.UNKNOWN))
+    assert record.tainted
+    finish(record, accept(record, Request("carl"), basis=Basis.EXOGENOUS))
+    assert record.tainted
+    finish(record, accept(record, Request("dora"), basis=Basis.MODEL_INFORMED, reseed="00" * 32))
+    assert not record.tainted
+    told = [receipt.guarantee for receipt in record.receipts()]
+    assert sorted(told) == sorted(["law-and-path", "path", "path", "law-and-path"])
+
+
+@pytest.mark.parametrize("origin", ["given", "system"])
+@pytest.mark.parametrize("tainted", [True, False])
+@pytest.mark.parametrize("basis", list(Basis))
+@pytest.mark.parametrize("new_seed", [True, False])
+def test_guarantees(origin: str, tainted: bool, basis: str, new_seed: bool) -> None:
+    law = new_seed or (origin == "system" and not tainted and basis == "exogenous")
+    assert guarantee_of(origin, tainted, basis, new_seed) == ("law-and-path" if law else "path")
+
+
+# Nothing is left
+
+
+def test_no_trace_of_an_id_after_it_is_purged(tmp_path: Path) -> None:
+    """Random markers in every id: after forgetting, no file of the run holds the markers of what went."""
+    chance = np.random.default_rng(1)
+    clients = {f"ward-{secrets.token_hex(8)}": [f"patient-{secrets.token_hex(8)}" for _ in range(12)] for _ in range(5)}
+    data = {
+        client: {s: (chance.normal(size=4).astype(np.float32), np.int64(chance.integers(2))) for s in samples}
+        for client, samples in clients.items()
+    }
+    plan = Plan(clients_per_round=3, batch_size=4, local_steps=2, rounds=6)
+    run = Run(tmp_path / "run", plan, model=nn.Linear(4, 2), data=data, seed=3)
+    run.train(until=4)
+    leaving, staying = list(clients)[:2], list(clients)[2:]
+    gone_samples = [(client, clients[client][0]) for client in staying]
+
+    def files_with(marker: str) -> list[str]:
+        inside = marker.encode()
+        return [str(path) for path in (tmp_path / "run").rglob("*") if path.is_file() and inside in path.read_bytes()]
+
+    assert files_with(leaving[0])
+    assert files_with(gone_samples[0][1])
+    run.forget([Request(leaving[0]), *(Request(client, sample) for client, sample in gone_samples)])
+    run.forget(client=leaving[1], new_seed=True)
+    run.train()
+    markers = [*leaving, *(s for client in leaving for s in clients[client]), *(s for _, s in gone_samples)]
+    assert {marker: files_with(marker) for marker in markers if files_with(marker)} == {}
+    assert {Path(file).name for file in files_with(staying[0])} == {"server.db", "clients.db"}
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
+        "clients.db", "lock", "models", "plan.toml", "record.db", "server.db",
+    ]  # fmt: skip
+    assert run.verify().ok

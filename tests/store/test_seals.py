@@ -1,0 +1,82 @@
+"""Seals: set last, broken first, so that a crash at any moment leaves none that does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+from fedforget import Plan, Run
+from fedforget.errors import RunDamaged
+from fedforget.store import run_directory
+from fedforget.store.record import Record
+
+SEALED = ("server.db", "clients.db")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    chance = np.random.default_rng(1)
+    data = {c: {s: (chance.normal(size=3).astype(np.float32), np.int64(s % 2)) for s in range(6)} for c in range(4)}
+    made = Run(tmp_path / "run", Plan(2, 2, 2, 4), model=nn.Linear(3, 2), data=data, seed=1)
+    made.train(until=2)
+    return made
+
+
+def bytes_of(run: Run) -> dict[str, bytes]:
+    return {name: (run.path / name).read_bytes() for name in SEALED}
+
+
+def test_no_byte_changes_before_the_seals_are_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a process killed in between leaves files that their seals call damaged, for ever."""
+    before, seen, really = bytes_of(run), [], Record.break_seals
+
+    def break_seals(record: Record) -> None:
+        seen.append(bytes_of(run))
+        really(record)
+
+    monkeypatch.setattr(Record, "break_seals", break_seals)
+    run.train(until=3)
+    run.forget(client=1)
+    assert seen[0] == before
+    assert len(seen) == 2
+
+
+def test_seals_are_there_at_rest_and_gone_during_work(run: Run) -> None:
+    with run_directory.reading(run.path) as opened:
+        assert opened.record.seals().keys() == {*SEALED, "record"}
+    with run_directory.writing(run.path) as opened:
+        assert opened.record.seals() == {}
+    with run_directory.reading(run.path) as opened:
+        assert opened.record.seals().keys() == {*SEALED, "record"}
+
+
+def test_a_broken_seal_refuses(run: Run) -> None:
+    data = bytearray((run.path / "server.db").read_bytes())
+    data[-1] ^= 1
+    (run.path / "server.db").write_bytes(data)
+    with pytest.raises(RunDamaged, match=r"server\.db is damaged"):
+        run.status()
+
+
+@pytest.mark.parametrize("where", ["note", "commit"])
+def test_a_stop_in_a_round_leaves_nothing_of_it_in_the_state(
+    run: Run, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    """After the uses of the round are noted and before it is committed: they are not part of the state."""
+    before = run.state_digest()
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        if where == "commit":
+            patch.setattr("fedforget.store.server_store.ServerStore.commit", stop)
+        else:
+            patch.setattr("fedforget.algorithm.aggregate.TakeAverage.__call__", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run.train()
+    assert run.state_digest() == before
+    assert run.verify().ok

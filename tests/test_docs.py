@@ -1,0 +1,169 @@
+"""The documentation says what is: commands, exit codes, tables and links."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sqlite3
+from pathlib import Path
+
+import click
+import pytest
+import typer
+
+from fedforget import errors
+from fedforget.cli import app as cli
+from fedforget.cli import learning, looking, proving
+from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Stage
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = (learning, looking, proving)  # importing them fills the program
+
+
+def text_of(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """The cells of every table row."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not set(line) <= set("|-: ")]
+    return [[cell.strip() for cell in line[1:].rstrip().removesuffix("|").split("|")] for line in lines]
+
+
+def test_every_command_is_documented() -> None:
+    everything = "\n".join(page.read_text(encoding="utf-8") for page in PAGES)
+    group = typer.main.get_command(cli.app)
+    assert isinstance(group, click.Group)
+    missing = [
+        name for name in group.commands if f"fedforget {name}" not in everything and f"`{name}`" not in everything
+    ]
+    assert missing == []
+
+
+# Exit codes
+
+
+def all_errors() -> list[type[errors.FedForgetError]]:
+    classes = [value for _, value in inspect.getmembers(errors, inspect.isclass)]
+    return [value for value in classes if issubclass(value, errors.FedForgetError)] + [proving.VerificationFailed]
+
+
+def documented_codes() -> dict[int, list[list[str]]]:
+    found: dict[int, list[list[str]]] = {}
+    for cells in rows_of(text_of("exit-codes.md")):
+        if cells[0].isdigit():
+            found.setdefault(int(cells[0]), []).append(cells)
+    return found
+
+
+def test_every_exit_code_is_documented_with_a_remedy() -> None:
+    documented = documented_codes()
+    ends = {0} | {value for name, value in vars(cli).items() if name.startswith("EXIT_")}
+    assert set(documented) == {error.exit_code for error in all_errors()} | ends
+    for code, rows in documented.items():
+        for cells in rows:
+            assert len(cells) == 4, cells
+            assert cells[2], f"{code}: when"
+            assert code == 0 or len(cells[3]) > 15, f"{code}: what to do"
+
+
+@pytest.mark.parametrize("error", all_errors(), ids=lambda error: error.__name__)
+def test_every_error_has_its_code_in_the_table(error: type[errors.FedForgetError]) -> None:
+    rows = documented_codes()[error.exit_code]
+    assert any(f"`{error.code}`" in cells[1] for cells in rows), error.code
+    if error is not errors.FedForgetError:
+        assert error.__doc__ or error.code
+
+
+def test_codes_of_errors_are_their_own() -> None:
+    codes = [error.code for error in all_errors()]
+    assert len(set(codes)) == len(codes)
+
+
+def test_the_module_of_errors_tells_the_same_codes() -> None:
+    told = dict(re.findall(r"^ +(\w+) .*\(exit (\d+)\)", errors.__doc__ or "", re.MULTILINE))
+    assert {name: int(code) for name, code in told.items()} == {
+        error.__name__: error.exit_code
+        for error in all_errors()
+        if error.__module__ == errors.__name__ and error.__base__ is errors.FedForgetError
+    }
+
+
+# The run directory
+
+
+def documented_tables(database: str) -> dict[str, list[str]]:
+    section = text_of("run-directory.md").split(f"\n## {database}\n")[1].split("\n## ")[0]
+    tables: dict[str, list[str]] = {}
+    current = ""
+    for cells in rows_of(section):
+        if cells[0] == "table":
+            continue
+        current = cells[0].strip("`") or current
+        tables.setdefault(current, []).extend(re.findall(r"`(\w+)`", cells[1]))
+    return tables
+
+
+def real_tables(schema: str) -> dict[str, list[str]]:
+    connection = sqlite3.connect(":memory:")
+    connection.executescript(schema)
+    names = [name for (name,) in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+    tables = {name: [row[1] for row in connection.execute(f"PRAGMA table_info({name})")] for name in names}
+    connection.close()
+    return tables
+
+
+@pytest.mark.parametrize(
+    ("database", "schema"),
+    [("server.db", server_store.SCHEMA), ("clients.db", client_store.SCHEMA), ("record.db", record.SCHEMA)],
+)
+def test_every_table_and_column_is_documented(database: str, schema: str) -> None:
+    assert documented_tables(database) == real_tables(schema)
+
+
+def test_every_part_of_the_plan_file_is_documented() -> None:
+    from fedforget.algorithm.plan import Plan  # noqa: PLC0415 (only here)
+
+    section = text_of("run-directory.md").split("\n## plan.toml\n")[1].split("\n## ")[0]
+    lines = PlanFile(Plan(1, 1, 1, 1), {}, {}, b"").encode().decode().splitlines()
+    keys = [line.split(" = ")[0] for line in lines if " = " in line]
+    sections = [line for line in lines if line.startswith("[")]
+    assert [word for word in (*keys, *sections) if f"`{word}`" not in section] == []
+    assert plan_file.NAME in text_of("run-directory.md")
+
+
+def test_every_stage_of_a_request_is_documented() -> None:
+    section = text_of("run-directory.md").split("\n## How a request becomes durable\n")[1].split("\n## ")[0]
+    order = re.findall(r"`(\w+)`", "\n".join(cells[0] for cells in rows_of(section)[1:]))
+    assert order == list(Stage)
+
+
+# Links
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_internal_links_lead_somewhere(page: Path) -> None:
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    missing = []
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"[a-z]+:", target):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (page.parent / path).resolve() if path else page
+        if not file.exists() or (anchor and anchor not in anchors(file)):
+            missing.append(target)
+    assert missing == []
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_the_hints_of_the_program_name_pages_that_exist() -> None:
+    source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
+    named = set(re.findall(r"docs/[\w/-]+\.md", source))
+    assert [name for name in sorted(named) if not (ROOT / name).exists()] == []

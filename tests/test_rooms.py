@@ -1,0 +1,151 @@
+"""The rooms of the package: who may import whom, and who pays for torch."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedforget"
+STANDARD = set(sys.stdlib_module_names) | {"__future__"}
+
+# What each room may import beside the standard library and itself. A name allows everything below it.
+ALLOWED: dict[str, set[str]] = {
+    "algorithm": {"numpy", "cryptography", "fedforget.errors"},
+    "training": {"numpy", "torch", "safetensors", "fedforget.errors", "fedforget.algorithm"},
+    "data": {"numpy", "sklearn", "fedforget.errors", "fedforget.algorithm"},
+    "store": {"numpy", "safetensors", "fedforget.errors", "fedforget.algorithm"},
+    "federation": {"fedforget.errors", "fedforget.algorithm"},
+}
+NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}
+NOT_IN_ALGORITHM_BUT = {"secrets": {"seeds.py"}}  # seeds may come from the operating system
+
+
+def imports_of(path: Path) -> Iterator[str]:
+    """Every module a file imports, at its top or inside functions, for types or for work."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            assert node.module is not None
+            yield node.module
+            yield from (f"{node.module}.{name.name}" for name in node.names if node.module.startswith("fedforget"))
+
+
+def within(module: str, allowed: set[str]) -> bool:
+    return any(module == name or module.startswith(name + ".") for name in allowed)
+
+
+def rooms() -> list[str]:
+    return sorted(path.name for path in PACKAGE.iterdir() if path.is_dir() and (path / "__init__.py").exists())
+
+
+def test_the_rooms_are_there() -> None:
+    assert set(rooms()) >= {*ALLOWED, "evidence", "cli"}
+
+
+@pytest.mark.parametrize("room", sorted(ALLOWED))
+def test_a_room_imports_only_what_it_may(room: str) -> None:
+    allowed = ALLOWED[room] | {f"fedforget.{room}"}
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in sorted((PACKAGE / room).rglob("*.py"))
+        for module in imports_of(path)
+        if module.partition(".")[0] not in STANDARD and module != "fedforget" and not within(module, allowed)
+    ]
+    assert wrong == []
+
+
+def test_the_algorithm_has_no_disk_clock_or_network() -> None:
+    wrong = [
+        f"{path.name} imports {module}"
+        for path in sorted((PACKAGE / "algorithm").glob("*.py"))
+        for module in imports_of(path)
+        if module in NOT_IN_ALGORITHM and path.name not in NOT_IN_ALGORITHM_BUT.get(module, set())
+    ]
+    assert wrong == []
+
+
+def test_nobody_imports_the_command_line() -> None:
+    wrong = [
+        f"{path.relative_to(PACKAGE)} imports {module}"
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent.name != "cli" and path.name != "__main__.py"
+        for module in imports_of(path)
+        if within(module, {"fedforget.cli", "typer", "click", "rich"})
+    ]
+    assert wrong == []
+
+
+def test_errors_import_nothing() -> None:
+    assert set(imports_of(PACKAGE / "errors.py")) <= {"__future__"}
+
+
+def test_no_two_modules_import_each_other() -> None:
+    """No circles, not even between files of one room."""
+    names = {
+        ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__"): path
+        for path in PACKAGE.rglob("*.py")
+    }
+    graph = {
+        name: {module for module in imports_of(path) if module in names and module not in {name, "fedforget"}}
+        for name, path in names.items()
+        if name not in {"fedforget", "fedforget.cli"}
+    }
+    done: set[str] = set()
+
+    def visit(name: str, above: tuple[str, ...]) -> None:
+        assert name not in above, " → ".join((*above, name))
+        if name not in done:
+            for module in graph.get(name, ()):
+                visit(module, (*above, name))
+            done.add(name)
+
+    for name in graph:
+        visit(name, ())
+
+
+def loaded_after(program: str, *arguments: str) -> set[str]:
+    """The top-level modules that a fresh interpreter holds after running a program."""
+    ending = "\nfinally:\n    import sys, json; print(json.dumps(sorted(sys.modules)), file=sys.stderr)"
+    lines = "\n".join("    " + line for line in program.splitlines())
+    done = subprocess.run(
+        [sys.executable, "-c", f"try:\n{lines}{ending}", *arguments], capture_output=True, text=True, check=True
+    )
+    return set(json.loads(done.stderr.splitlines()[-1]))
+
+
+def test_importing_the_package_is_cheap() -> None:
+    loaded = loaded_after("import fedforget; fedforget.__version__")
+    assert not loaded & {"torch", "sklearn", "numpy", "typer", "sqlite3"}
+
+
+def test_the_algorithm_needs_no_torch() -> None:
+    files = sorted(path.stem for path in (PACKAGE / "algorithm").glob("*.py") if path.stem != "__init__")
+    program = "\n".join(f"import fedforget.algorithm.{name}" for name in files)
+    assert not loaded_after(program) & {"torch", "sklearn", "sqlite3"}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("rooms") / "run"
+    plan = ["--clients", "5", "--clients-per-round", "1", "--batch-size", "2", "--local-steps", "1", "--rounds", "1"]
+    program = [sys.executable, "-m", "fedforget", "train", *plan, "--out", str(path)]
+    subprocess.run(program, capture_output=True, check=True)
+    return path
+
+
+PLAN = "plan --clients 60 --samples 200 --rho-s 0.2 --rho-c 0.9 --rounds 20 --local-steps 5"
+
+
+@pytest.mark.parametrize("command", [PLAN, "status RUN", "state RUN", "forget RUN --help"])
+def test_commands_that_only_look_do_not_load_torch(run: Path, command: str) -> None:
+    arguments = [str(run) if word == "RUN" else word for word in command.split()]
+    loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
+    assert not loaded & {"torch", "sklearn"}

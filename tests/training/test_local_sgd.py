@@ -1,0 +1,446 @@
+"""Local SGD: the optimiser people know, and a function of the local round and of nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedforget import LocalOptimizer, Plan, Run
+from fedforget.algorithm.client import Client
+from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.ports import LocalRound, TrainTask
+from fedforget.data.federated import FederatedData
+from fedforget.errors import InvalidInput, NonFiniteLoss, PlanRefused, TrainingFailed
+from fedforget.training.local_sgd import TorchLearner, count_correct
+from fedforget.training.models import build_model
+from fedforget.training.streams import one_thread
+from fedforget.training.weights import Weights, load_weights, parameter_names, weights_of
+from tests.helpers import numbered_seed
+
+FEATURES, CLASSES = 4, 3
+BATCHES = ((0, 1, 2), (1, 3, 4), (0, 2, 5), (3, 4, 5))
+STREAMS = tuple(numbered_seed(number)[:16] for number in range(len(BATCHES)))
+
+
+@pytest.fixture(autouse=True)
+def single_thread() -> Iterator[None]:
+    with one_thread():
+        yield
+
+
+def samples(seed: int = 0) -> dict[int, tuple[np.ndarray, int]]:
+    generator = np.random.default_rng(seed)
+    return {i: (generator.normal(size=FEATURES).astype(np.float32), i % CLASSES) for i in range(6)}
+
+
+DATA = FederatedData({3: samples(3), "a": samples(4)})
+
+
+def seeded(make: Callable[[], nn.Module], seed: int = 7) -> nn.Module:
+    torch.manual_seed(seed)
+    return make()
+
+
+def two_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
+
+
+def with_dropout() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
+
+
+def with_batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
+
+
+def work(
+    model: nn.Module | dict[str, Any],
+    client: Any = 3,
+    round_: int = 1,
+    batches: Any = BATCHES,
+    streams: Any = STREAMS,
+) -> LocalRound:
+    weights = weights_of(model) if isinstance(model, nn.Module) else model
+    return LocalRound(round_, client, weights, tuple(batches), tuple(streams)[: len(batches)])
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    return one.keys() == other.keys() and all(one[name].tobytes() == other[name].tobytes() for name in one)
+
+
+def tensors(client: Any, batch: Any) -> tuple[Tensor, Tensor]:
+    pairs = [DATA[client].sample(each) for each in batch]
+    return torch.from_numpy(np.stack([x for x, _ in pairs])), torch.from_numpy(np.stack([y for _, y in pairs]))
+
+
+# ----------------------------------------------------------------------------------------------------------- arithmetic
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+@pytest.mark.parametrize("weight_decay", [0.0, 0.01])
+@pytest.mark.parametrize("make", [two_layers, with_batch_norm])
+def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: float, weight_decay: float) -> None:
+    learner = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, momentum, weight_decay))
+    reference = seeded(make)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
+    for batch in BATCHES:
+        x, y = tensors(3, batch)
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(x), y).backward()
+        optimiser.step()
+    assert same(learner.train(work(seeded(make))), weights_of(reference))
+
+
+def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
+    """The gradient of loss + μ/2·‖θ − θ_start‖², by autograd."""
+    mu, start = 0.7, seeded(two_layers)
+    reference = seeded(two_layers)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.5)
+    anchors = [parameter.detach().clone() for parameter in start.parameters()]
+    for batch in BATCHES:
+        x, y = tensors(3, batch)
+        optimiser.zero_grad()
+        loss = nn.functional.cross_entropy(reference(x), y)
+        for parameter, anchor in zip(reference.parameters(), anchors, strict=True):
+            loss = loss + mu / 2 * ((parameter - anchor) ** 2).sum()
+        loss.backward()
+        optimiser.step()
+    proximal = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5, prox=mu)).train(work(start))
+    plain = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5)).train(work(start))
+    for name, expected in weights_of(reference).items():
+        assert np.allclose(proximal[name], expected, rtol=1e-5, atol=1e-7)
+        assert not np.allclose(plain[name], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_one_step_by_hand() -> None:
+    """w ← w − η·(2(w·x − y)x + λw + μ(w − w_start)): in the second step the velocity has the first gradient in it."""
+
+    def squares(output: Tensor, wanted: Tensor) -> Tensor:
+        return ((output[:, 0] - wanted) ** 2).sum()
+
+    module = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(module.weight, 2.0)
+    data = FederatedData({0: {0: (np.array([3.0]), 1.0), 1: (np.array([-1.0]), 2.0)}})
+    settings = LocalOptimizer(lr=0.01, momentum=0.5, weight_decay=0.1, prox=0.2)
+    result = TorchLearner(module, data, settings, squares).train(work(module, 0, 1, ((0,), (1,))))
+    w, v = 2.0, 0.0
+    for x, y in ((3, 1), (-1, 2)):
+        v = 0.5 * v + 2 * (w * x - y) * x + 0.1 * w + 0.2 * (w - 2.0)
+        w -= 0.01 * v
+    assert result["weight"].item() == pytest.approx(w, rel=1e-6)
+
+
+def test_frozen_parameters_stay_and_others_move() -> None:
+    module = seeded(two_layers)
+    next(module.parameters()).requires_grad_(False)
+    before = weights_of(module)
+    after = TorchLearner(module, DATA, LocalOptimizer(0.1, 0.9, 0.1, 0.1)).train(work(before))
+    assert after["0.weight"].tobytes() == before["0.weight"].tobytes()
+    assert after["2.weight"].tobytes() != before["2.weight"].tobytes()
+
+
+def test_the_loss_may_be_another() -> None:
+    def other(output: Tensor, wanted: Tensor) -> Tensor:
+        return nn.functional.multi_margin_loss(output, wanted)
+
+    usual, changed = (
+        TorchLearner(seeded(two_layers), DATA, LocalOptimizer(), loss).train(work(seeded(two_layers)))
+        for loss in (None, other)
+    )
+    assert not same(usual, changed)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_data_meet_the_type_of_the_model(dtype: torch.dtype) -> None:
+    module = seeded(two_layers).to(dtype)
+    weights = TorchLearner(module, DATA, LocalOptimizer()).train(work(module))
+    assert {array.dtype for array in weights.values()} == {torch.zeros(1, dtype=dtype).numpy().dtype}
+
+
+def test_whole_numbers_stay_whole_numbers() -> None:
+    module = nn.Sequential(nn.Embedding(5, FEATURES), nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
+    data = FederatedData({0: {i: (np.array([i, 4 - i]), i % CLASSES) for i in range(5)}})
+    weights = TorchLearner(module, data, LocalOptimizer()).train(work(module, 0, 1, ((0, 1), (2, 4))))
+    assert all(np.isfinite(array).all() for array in weights.values())
+
+
+# ----------------------------------------------------------------------------------------------------- and nothing else
+
+
+class Counting(nn.Module):
+    """With a buffer that no state_dict holds, changed in place or replaced."""
+
+    seen: Tensor
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES)
+        self.in_place = in_place
+        self.register_buffer("seen", torch.zeros(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.in_place:
+            self.seen.add_(1)
+        else:
+            self.seen = self.seen + 1
+        output: Tensor = self.layer(x)
+        return output * (1 + self.seen)
+
+
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "two layers": two_layers,
+    "dropout": with_dropout,
+    "batch norm": with_batch_norm,
+    "a buffer changed in place": lambda: Counting(in_place=True),
+    "a buffer replaced": lambda: Counting(in_place=False),
+}
+EVERYTHING = LocalOptimizer(0.1, 0.9, 0.01, 0.1)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_local_round_does_not_depend_on_what_was_trained_before(name: str) -> None:
+    """No velocity, statistic, stream or buffer survives: neither of other clients nor of earlier rounds."""
+    start = weights_of(seeded(MODELS[name]))
+    alone = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING).train(work(start))
+    busy = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
+    busy.train(work(start, "a", 1))
+    busy.train(work(start, 3, 2))
+    assert same(busy.train(work(start)), alone)
+    again = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
+    for _ in range(3):
+        assert same(again.train(work(start)), alone)
+
+
+def test_the_optimiser_starts_afresh_in_every_round() -> None:
+    """Two rounds are two fresh optimisers, not one that goes on."""
+    learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9))
+    first = learner.train(work(seeded(two_layers), batches=BATCHES[:2]))
+    second = learner.train(work(first, round_=2, batches=BATCHES[2:]))
+    in_one_go = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)).train(work(seeded(two_layers)))
+    reference = seeded(two_layers)
+    for part in (BATCHES[:2], BATCHES[2:]):
+        optimiser = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
+        for batch in part:
+            x, y = tensors(3, batch)
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(reference(x), y).backward()
+            optimiser.step()
+    assert same(second, weights_of(reference))
+    assert not same(second, in_one_go)
+
+
+def test_what_a_learner_returns_is_its_own() -> None:
+    learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer())
+    start = weights_of(seeded(two_layers))
+    kept = {name: array.copy() for name, array in start.items()}
+    first = learner.train(work(start))
+    copy = {name: array.copy() for name, array in first.items()}
+    learner.train(work(start, "a"))
+    assert same(first, copy)
+    assert same(start, kept)
+
+
+def test_dropout_does_not_depend_on_the_global_generator() -> None:
+    start = weights_of(seeded(with_dropout))
+    learner, results = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer()), []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        results.append(learner.train(work(start)))
+    assert same(*results)
+
+
+@pytest.mark.parametrize("step", range(len(BATCHES)))
+def test_dropout_depends_on_the_stream_of_every_step(step: int) -> None:
+    start = weights_of(seeded(with_dropout))
+    learner = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer())
+    other = [*STREAMS[:step], numbered_seed(99)[:16], *STREAMS[step + 1 :]]
+    assert not same(learner.train(work(start)), learner.train(work(start, streams=other)))
+
+
+def test_equal_steps_drop_differently() -> None:
+    """Four steps on the same batch: with one mask for all of them the model would end elsewhere."""
+    start, batches = weights_of(seeded(with_dropout)), (BATCHES[0],) * 4
+    learner = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer())
+    varied = learner.train(work(start, batches=batches))
+    stuck = learner.train(work(start, batches=batches, streams=(STREAMS[0],) * 4))
+    assert not same(varied, stuck)
+
+
+def test_every_client_round_and_step_has_its_own_stream() -> None:
+    plan, streams = Plan(1, 1, 4, 3), list[bytes]()
+    for seed, client in ((1, 3), (1, "a"), (2, 3)):
+        party = Client(client, IdSet(range(6)), PrfPriorities(numbered_seed(seed)), plan)
+        for round_ in (1, 2, 3):
+            streams += party.local_round(TrainTask(round_, client, {}))[0].streams
+    assert len(streams) == len(set(streams)) == 36
+
+
+# -------------------------------------------------------------------------------------------------------------- failing
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+@pytest.mark.parametrize("client", [3, "ward-7"])
+def test_a_loss_that_is_not_a_number_names_client_round_and_step(client: Any, value: float) -> None:
+    bad = samples()
+    bad[5] = (np.full(FEATURES, value, np.float32), 0)
+    learner = TorchLearner(seeded(two_layers), FederatedData({client: bad}), LocalOptimizer())
+    with pytest.raises(NonFiniteLoss, match=rf"client {client}, round 12, step 3\b") as raised:
+        learner.train(work(seeded(two_layers), client, 12))
+    assert raised.value.hint
+
+
+def test_weights_that_overflow_in_the_last_step_are_not_handed_out() -> None:
+    """The loss of that step was a number: there is no next one to notice."""
+    module = seeded(lambda: nn.Linear(FEATURES, CLASSES))
+    large = FederatedData({3: {i: (100 * x, y) for i, (x, y) in samples().items()}})
+    with pytest.raises(NonFiniteLoss, match="client 3, round 2, step 1"):
+        TorchLearner(module, large, LocalOptimizer(3e38)).train(work(module, 3, 2, BATCHES[:1]))
+
+
+def test_batch_norm_on_a_batch_of_one_is_refused() -> None:
+    learner = TorchLearner(seeded(with_batch_norm), DATA, LocalOptimizer())
+    with pytest.raises(TrainingFailed, match=r"BatchNorm on a batch of one \(client a, round 4, step 2\)"):
+        learner.train(work(seeded(with_batch_norm), "a", 4, ((0, 1), (2,))))
+
+
+def test_group_norm_on_a_batch_of_one_is_fine() -> None:
+    module = nn.Sequential(nn.Linear(FEATURES, 4), nn.GroupNorm(2, 4), nn.Linear(4, CLASSES))
+    TorchLearner(module, DATA, LocalOptimizer()).train(work(module, "a", 4, ((0,), (2,))))
+
+
+def test_samples_of_different_shape_are_refused_and_the_client_named() -> None:
+    module = nn.Linear(FEATURES, CLASSES)
+    uneven = FederatedData({"a": {0: (np.zeros(FEATURES), 0), 1: (np.zeros(FEATURES + 1), 0)}})
+    with pytest.raises(InvalidInput, match="client a differ in shape"):
+        TorchLearner(module, uneven, LocalOptimizer()).train(work(module, "a", 1, ((0, 1),)))
+
+
+def test_whatever_else_goes_wrong_names_the_client_and_the_round() -> None:
+    module = nn.Linear(FEATURES + 1, CLASSES)
+    with pytest.raises(TrainingFailed, match="client a failed in round 9: RuntimeError"):
+        TorchLearner(module, DATA, LocalOptimizer()).train(work(module, "a", 9))
+
+
+# -------------------------------------------------------------------------------------------------------------- weights
+
+
+def test_weights_are_copies_of_every_parameter_and_buffer() -> None:
+    module = seeded(with_batch_norm)
+    weights = weights_of(module)
+    assert weights.keys() == module.state_dict().keys()
+    assert weights["1.num_batches_tracked"].shape == ()
+    weights["0.weight"][:] = 0
+    assert np.abs(weights_of(module)["0.weight"]).min() > 0
+    other = seeded(with_batch_norm, seed=8)
+    load_weights(other, weights_of(module))
+    assert same(weights_of(other), weights_of(module))
+
+
+@pytest.mark.parametrize("other", [lambda: nn.Linear(FEATURES, CLASSES), lambda: nn.Sequential(nn.Linear(FEATURES, 4))])
+def test_weights_of_another_model_are_refused(other: Callable[[], nn.Module]) -> None:
+    with pytest.raises(InvalidInput, match="not the one"):
+        load_weights(seeded(two_layers), weights_of(other()))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
+def test_a_type_that_cannot_be_stored_is_refused_and_named(dtype: torch.dtype) -> None:
+    with pytest.raises(InvalidInput, match=r"'weight'.*" + str(dtype).replace(".", r"\.")):
+        weights_of(nn.Linear(2, 2).to(dtype=dtype))
+
+
+def test_a_model_without_parameters_is_refused() -> None:
+    with pytest.raises(InvalidInput, match="no parameters"):
+        weights_of(nn.ReLU())
+
+
+def test_buffers_are_not_parameters() -> None:
+    names = parameter_names(with_batch_norm())
+    assert names == {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
+
+
+def test_tied_parameters_have_both_names() -> None:
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    assert parameter_names(nn.Sequential(first, second)) == {"0.weight", "0.bias", "1.weight", "1.bias"}
+
+
+def test_correct_predictions_are_counted() -> None:
+    module = nn.Linear(2, 2, bias=False)
+    weights: Weights = {"weight": np.eye(2, dtype=np.float32)}
+    test = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1, 1])
+    assert count_correct(module, weights, test) == (2, 3)
+
+
+SETTINGS = {"name": "mlp", "inputs": 4, "hidden": 3, "classes": 2}
+
+
+def test_an_initial_model_is_a_function_of_its_seed() -> None:
+    one, again, other = (weights_of(build_model(SETTINGS, numbered_seed(n))) for n in (1, 1, 2))
+    assert same(one, again)
+    assert not same(one, other)
+    assert one["0.weight"].shape == (3, 4)
+
+
+def test_an_unknown_model_is_refused() -> None:
+    with pytest.raises(PlanRefused, match="unknown model 'resnet'"):
+        build_model({"name": "resnet"}, bytes(32))
+
+
+# --------------------------------------------------------------------------------------------------- the caller's torch
+
+
+def own_run(path: Path, data: Any = None) -> Run:
+    given_data = {k: samples(k) for k in range(3)} if data is None else data
+    return Run(path, Plan(2, 2, 2, 3), model=seeded(with_dropout), data=given_data, test=None, seed=1)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_the_callers_generator_and_threads_are_as_they_were(scratch_path: Path, threads: int) -> None:
+    run = own_run(scratch_path / "run")
+    torch.set_num_threads(threads)
+    torch.manual_seed(123)
+    expected = torch.rand(4).tolist()
+    for action in (lambda: run.train(2), lambda: run.forget(client=1), run.verify, run.train, run.status):
+        torch.manual_seed(123)
+        action()
+        assert torch.get_num_threads() == threads
+        assert torch.rand(4).tolist() == expected
+
+
+def test_also_after_a_failure(scratch_path: Path) -> None:
+    bad = {k: {i: (np.full(FEATURES, np.nan, np.float32), 0) for i in range(3)} for k in range(2)}
+    run = own_run(scratch_path / "run", bad)
+    torch.set_num_threads(2)
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    with pytest.raises(NonFiniteLoss):
+        run.train()
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.get_num_threads() == 2
+    assert run.status().rounds_done == 0
+
+
+def test_making_a_model_leaves_the_callers_generator_alone() -> None:
+    torch.manual_seed(123)
+    before = torch.get_rng_state()
+    build_model(SETTINGS, bytes(32))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_number_of_threads_does_not_change_a_run(scratch_path: Path) -> None:
+    """Nor does the callers' generator: a run is a function of its seeds."""
+    digests = set()
+    for number, threads in enumerate((1, 2)):
+        torch.set_num_threads(threads)
+        run = own_run(scratch_path / str(number))
+        torch.manual_seed(number)
+        run.train()
+        digests.add(run.state_digest())
+    assert len(digests) == 1
