@@ -219,7 +219,7 @@ def test_memory_and_disk_agree(keep: str | int) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["every", 2, 3, "ends"])
 def test_memory_and_disk_agree_at_length(keep: str | int) -> None:
-    run(keep, examples=150, steps=40)
+    run(keep, examples=80, steps=40)
 
 
 class Script:

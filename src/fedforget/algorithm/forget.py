@@ -90,10 +90,7 @@ def apply(server: Server, decision: Decision) -> None:
         for client, samples in _samples_by_client(decision.requests).items()
         if client not in leaving
     ]
-    target = decision.rewind_to
-    if set(server.memory.roster) <= leaving:
-        target = 0  # nobody is left: the model is withdrawn
-    back_to = server.memory.kept_at_or_before(target)
+    back_to = server.memory.kept_at_or_before(decision.rewind_to)
     server.federation.remove(orders)
     server.federation.rewind(back_to)
     server.memory.rewind(back_to, decision.leaving)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from typing import Any
 
 from fedforget.errors import PlanRefused
 
@@ -129,27 +130,26 @@ class Plan:
         population, mean = _population(sizes, clients, samples)
         _require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}")
         total = _total_steps(local_steps, rounds, steps)
-        slots = math.floor(requested_c * local_steps * population / total)
-        if slots < 1:
-            lowest = Fraction(total, local_steps * population)
+        asked = _Asked(requested_s, requested_c, population, mean, local_steps, total // local_steps)
+        if asked.slots < 1:
             raise PlanRefused(
                 f"rho_c = {_number(requested_c)} leaves less than one client a round "
-                f"(K = rho_c*E*M/T = {_number(requested_c * local_steps * population / total)})",
-                hint=_nearest_rho_c(lowest, requested_c, population, local_steps),
+                f"(K = rho_c*E*M/T = {_number(requested_c * population / asked.rounds)})",
+                hint=asked.nearest(),
             )
-        batch = math.floor(requested_s * mean / (requested_c * local_steps))
-        if batch < 1:
+        if asked.batch < 1:
             raise PlanRefused(
                 f"rho_s = {_number(requested_s)} leaves less than one sample a batch "
                 f"(b = rho_s*N/(rho_c*E) = {_number(requested_s * mean / (requested_c * local_steps))})",
-                hint=_nearest_rho_s(requested_s, requested_c, mean, local_steps),
+                hint=asked.nearest(),
             )
-        if batch > mean:
+        if asked.batch > mean:
             raise PlanRefused(
-                f"rho_s = {_number(requested_s)} asks for batches of {batch}, but a client has {_number(mean)} samples",
-                hint=f"the nearest feasible rho_s is rho_c*E = {_number(requested_c * local_steps)}",
+                f"rho_s = {_number(requested_s)} asks for batches of {asked.batch}, but a client has {_number(mean)} "
+                "samples",
+                hint=asked.nearest(),
             )
-        return cls(slots, batch, local_steps, total // local_steps, **others)  # type: ignore[arg-type]
+        return cls(asked.slots, asked.batch, local_steps, total // local_steps, **others)  # type: ignore[arg-type]
 
     def realised_rho_c(self, clients: int) -> float:
         """ρ_C = K·R/M on the present roster."""
@@ -187,12 +187,15 @@ def _population(
 ) -> tuple[int, Fraction]:
     if sizes is not None:
         counted = list(sizes)
-        _require(bool(counted), "the federation has no clients", "give it at least one client with one sample")
+        _require(sum(counted) > 0, "the federation has no samples", "give it at least one client with one sample")
         return len(counted), Fraction(sum(counted), len(counted))
     if clients is None or samples is None:
         raise PlanRefused("M and N are needed", hint="give sizes, or clients and samples")
     _require(clients >= 1, f"the federation has {clients} clients", "give it at least one client")
-    mean = Fraction(str(samples))
+    try:
+        mean = Fraction(str(samples))
+    except ValueError:
+        mean = Fraction(0)
     _require(mean >= 1, f"a client has {samples} samples", "give each client at least one sample")
     return clients, mean
 
@@ -212,33 +215,67 @@ def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int
     return steps
 
 
-def _nearest_rho_c(lowest: Fraction, requested: Fraction, population: int, local_steps: int) -> str:
-    rounds = math.floor(requested * population)
-    options = [f"rho_c = {_number(lowest, up=True)}"] if lowest <= 1 else []
-    if rounds >= 1:
-        options.append(f"{rounds} rounds ({rounds * local_steps} steps)")
-    else:
-        options.append(f"{math.ceil(1 / requested)} clients")
-    return "the nearest feasible: " + " or ".join(options)
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """ρ_S, ρ_C, M, N, E and R as they were asked for."""
+
+    rho_s: Fraction
+    rho_c: Fraction
+    clients: int
+    samples: Fraction
+    local_steps: int
+    rounds: int
+
+    @property
+    def slots(self) -> int:
+        return math.floor(self.rho_c * self.clients / self.rounds)
+
+    @property
+    def batch(self) -> int:
+        return math.floor(self.rho_s * self.samples / (self.rho_c * self.local_steps))
+
+    @property
+    def feasible(self) -> bool:
+        in_range = 0 < self.rho_s <= 1 and 0 < self.rho_c <= 1 and min(self.local_steps, self.rounds) >= 1
+        return in_range and self.slots >= 1 and 1 <= self.batch <= self.samples
+
+    def nearest(self) -> str:
+        """The changes that make it feasible: one value where one is enough. The last of ``several`` always is."""
+        lowest_c = _rounded(Fraction(self.rounds, self.clients), up=True)
+        change = self._change
+        if self.slots < 1:
+            single = [change(rho_c=lowest_c), change(rounds=math.floor(self.rho_c * self.clients))]
+            single.append(change(clients=math.ceil(self.rounds / self.rho_c)))
+        elif self.batch < 1:
+            single = [change(rho_s=_rounded(self.rho_c * self.local_steps / self.samples, up=True))]
+            single.append(change(local_steps=math.floor(self.rho_s * self.samples / self.rho_c)))
+            single.append(change(rho_c=_rounded(self.rho_s * self.samples / self.local_steps, up=False)))
+        else:
+            single = [change(rho_s=_rounded(self.rho_c * self.local_steps, up=False))]
+        steps, enough = math.ceil(self.rho_s / self.rho_c), math.ceil(self.rounds / self.rho_c)
+        samples = math.ceil(self.rho_c * steps / self.rho_s)
+        several = [
+            change(rho_c=lowest_c, rho_s=_rounded(lowest_c * self.local_steps / self.samples, up=True)),
+            change(clients=enough, rho_s=_rounded(self.rho_c * self.local_steps, up=False)),
+            change(clients=enough, local_steps=steps, samples=Fraction(max(samples, math.ceil(self.samples)))),
+        ]
+        options = [words for words in single if words] or [words for words in several if words]
+        return "the nearest feasible: " + " or ".join(dict.fromkeys(options[:2]))
+
+    def _change(self, **values: Any) -> str:
+        if not replace(self, **values).feasible:
+            return ""
+        shown = {name: _number(Fraction(value)) for name, value in values.items()}
+        words = {"rounds": "rounds", "clients": "clients", "samples": "samples", "local_steps": "local steps"}
+        parts = [f"{shown[n]} {words[n]}" if n in words else f"{n} = {shown[n]}" for n in values]
+        return " and ".join(parts)
 
 
-def _nearest_rho_s(requested: Fraction, requested_c: Fraction, mean: Fraction, local_steps: int) -> str:
-    options = []
-    lowest = requested_c * local_steps / mean
-    if lowest <= 1:
-        options.append(f"rho_s = {_number(lowest, up=True)}")
-    fewer = math.floor(requested * mean / requested_c)
-    if fewer >= 1:
-        options.append(f"{fewer} local steps at the same rho_c")
-    if not options:
-        options.append(f"rho_c = {_number(requested * mean / local_steps)}")
-    return "the nearest feasible: " + " or ".join(options)
+def _rounded(value: Fraction, *, up: bool) -> Fraction:
+    """Six significant digits, away from the values that are not feasible."""
+    unit = Fraction(10) ** (math.floor(math.log10(value)) - 5)
+    return (math.ceil if up else math.floor)(value / unit) * unit
 
 
-def _number(value: Fraction, *, up: bool = False) -> str:
-    """Six significant digits; rounded up where a lower value would not be feasible."""
-    shown = f"{float(value):.6g}"
-    if up and Fraction(shown) < value:
-        exponent = math.floor(math.log10(float(value))) - 5
-        shown = f"{float(Fraction(shown) + Fraction(10) ** exponent):.6g}"
-    return shown
+def _number(value: Fraction) -> str:
+    return f"{float(value):.6g}" if value.denominator > 1 else str(value)

@@ -94,11 +94,15 @@ def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None
 class _BatchesAreTheModel:
     """A learner whose local model is the tuple of its batches, an aggregator that appends a round to the history."""
 
-    def __init__(self, labels: Mapping[Id, Any]) -> None:
-        self._labels = labels
+    def __init__(self, world: World) -> None:
+        self._labels = {canonical_id(client): client for client in world}
+        self._sample_labels = {
+            canonical_id(client): {canonical_id(sample): sample for sample in ids} for client, ids in world.items()
+        }
 
     def train(self, work: LocalRound) -> tuple[tuple[Any, ...], ...]:
-        return tuple(tuple(_in_order(self._labels[sample] for sample in batch)) for batch in work.batches)
+        labels = self._sample_labels[work.client]
+        return tuple(tuple(_in_order(labels[sample] for sample in batch)) for batch in work.batches)
 
     def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:
         trained = {self._labels[reply.client]: reply.model for reply in replies}
@@ -112,8 +116,7 @@ class _BatchesAreTheModel:
 def symbolic_server(world: World, oracle: Oracle, plan: Plan) -> Server:
     """The production server and clients on a tiny world, with the oracle's priorities and tuples for models."""
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
-    labels = {canonical_id(label): label for ids in (world, *world.values()) for label in ids}
-    model = _BatchesAreTheModel(labels)
+    model = _BatchesAreTheModel(world)
     clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
     federation = InlineFederation(plan, clients, model, priorities=lambda _: oracle)
     return Server(plan, oracle, ServerInMemory(plan, IdSet(samples), State(())), federation, model)

@@ -27,7 +27,7 @@ class Database:
         self.path = path
         if not create and not path.is_file():
             raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
-        self._writable = writable or create
+        self._writable = writable
         with self.errors():
             self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
             try:
@@ -54,8 +54,14 @@ class Database:
         verdict = run("PRAGMA quick_check(1)").fetchone()[0]
         if version < 1 or verdict != "ok":
             raise self._damaged(verdict if version else "it is empty")
-        if self._writable:
-            run("PRAGMA journal_mode=WAL")
+        if create or self._writable:
+            self.begin_writing()
+
+    def begin_writing(self) -> None:
+        """From here on the file changes: commits go to a write-ahead log until it is closed."""
+        self._writable = True
+        with self.errors():
+            self._connection.execute("PRAGMA journal_mode=WAL")
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:

@@ -39,7 +39,7 @@ CREATE TABLE metrics (
 ) WITHOUT ROWID;
 """
 OWN_SEAL = "record"
-SERVER_TEST_SET = ""  # metrics of the server's own test data stand under no client
+SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
 
 
 class Stage(StrEnum):

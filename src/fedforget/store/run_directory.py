@@ -123,12 +123,17 @@ def writing(path: Path) -> Iterator[OpenRun]:
 
 @contextlib.contextmanager
 def _working(path: Path, file: PlanFile) -> Iterator[OpenRun]:
-    run = _open(path, file, writable=True)
+    run = _open(path, file)
     try:
-        run.record.break_seals()
+        run.record.database.begin_writing()
+        run.record.break_seals()  # before any other byte changes
+        run.server.database.begin_writing()
+        run.clients.database.begin_writing()
         _clean(run)
         yield run
     except BaseException:
+        with contextlib.suppress(StorageFailed, RunDamaged):
+            _clean(run)
         _leave(run, suppress=True)
         raise
     _leave(run, suppress=False)
@@ -139,12 +144,12 @@ def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
     """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished."""
     file = PlanFile.read(path)
     with RunLock(path) if settled else contextlib.nullcontext():
-        run = _open(path, file, writable=False)
+        run = _open(path, file)
         if settled and not run.record.seals():
             _close(run)
             with _working(path, file):
                 pass  # takes away what a crash left
-            run = _open(path, file, writable=False)
+            run = _open(path, file)
         try:
             if settled and run.record.pending() is not None:
                 raise UnfinishedRequest(
@@ -161,11 +166,11 @@ def _close(run: OpenRun) -> None:
         database.close()
 
 
-def _open(path: Path, file: PlanFile, *, writable: bool) -> OpenRun:
+def _open(path: Path, file: PlanFile) -> OpenRun:
     with contextlib.ExitStack() as opened:
 
         def opened_database(name: str) -> Database:
-            database = Database(path / name, writable=writable)
+            database = Database(path / name)
             opened.callback(database.close)
             return database
 
@@ -209,7 +214,7 @@ def _clean(run: OpenRun) -> None:
         for leftover in run.path.glob("*" + TEMPORARY):
             leftover.unlink()
     run.server.models.keep_only(run.server.kept().values())
-    run.clients.rewind(run.server.rounds_done * run.file.plan.local_steps)
+    run.clients.rewind(run.server.stored_rounds_done() * run.file.plan.local_steps)
 
 
 def _leave(run: OpenRun, *, suppress: bool) -> None:

@@ -58,13 +58,17 @@ class ServerStore:
     def _reload(self) -> None:
         rows = self.database.rows("SELECT client, first_round FROM roster")
         self._first_use = FirstUse(IdSet(client for client, _ in rows), {c: first for c, first in rows if first})
-        self.rounds_done = int(self._value("rounds_done"))
+        self.rounds_done = self.stored_rounds_done()
 
     def _value(self, key: str) -> Any:
         rows = self.database.rows("SELECT value FROM server WHERE key = ?", (key,))
         if not rows:
             raise RunDamaged(f"{self.database.path} lacks its {key}", hint="restore it from a backup")
         return rows[0][0]
+
+    def stored_rounds_done(self) -> int:
+        """What is on disk, also where a stop came between a commit and its note here."""
+        return int(self._value("rounds_done"))
 
     @property
     def roster(self) -> IdSet:
