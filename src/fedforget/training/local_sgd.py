@@ -43,10 +43,11 @@ class TorchLearner:
         self._settings = settings
         self._loss = loss or nn.functional.cross_entropy
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._type = _float_type(module)  # what float features are brought to
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
-        self._read: dict[tuple[Id, Id], tuple[NDArray[Any], NDArray[Any]]] = {}
+        self._read: dict[tuple[Id, Id], tuple[Tensor, Tensor]] = {}
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
@@ -63,7 +64,7 @@ class TorchLearner:
                 hint="correct the model or the data and give the same command again",
             ) from error
         weights = weights_of(self._module)
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self._parameters):
+        if not all(np.isfinite(weights[name]).all() for name in self._trained):
             raise self._not_finite(work, len(work.batches) - 1)
         return weights
 
@@ -106,17 +107,16 @@ class TorchLearner:
         """The samples of a batch, stacked: a function of these samples alone, whatever else the client has or had."""
         pairs = [self._sample(client, sample) for sample in batch]
         try:
-            x, y = np.stack([x for x, _ in pairs]), np.stack([y for _, y in pairs])
-        except ValueError as error:
+            return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+        except RuntimeError as error:
             raise InvalidInput(
                 f"the samples of client {client} differ in shape", hint="pad or crop them to one shape, in a new run"
             ) from error
-        return torch.from_numpy(x), torch.from_numpy(y)
 
-    def _sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]:
+    def _sample(self, client: Id, sample: Id) -> tuple[Tensor, Tensor]:
         if (client, sample) not in self._read:
             x, y = self._data.sample(client, sample)
-            self._read[client, sample] = (x.astype(self._type) if x.dtype.kind == "f" else x, y)
+            self._read[client, sample] = as_tensor(x, self._type), as_tensor(y)
         return self._read[client, sample]
 
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
@@ -128,14 +128,17 @@ class TorchLearner:
 
 def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
     """A test set in the type the module computes in."""
-    x, y = np.ascontiguousarray(test[0]), np.ascontiguousarray(test[1])
-    return torch.from_numpy(x.astype(_float_type(module)) if x.dtype.kind == "f" else x), torch.from_numpy(y)
+    return as_tensor(test[0], _float_type(module)), as_tensor(test[1])
 
 
-def _float_type(module: nn.Module) -> np.dtype[Any]:
-    types = {torch.float16: np.float16, torch.float32: np.float32, torch.float64: np.float64}
-    found = (types[p.dtype] for p in module.parameters() if p.dtype in types)
-    return np.dtype(next(found, np.float32))
+def as_tensor(array: NDArray[Any], floats: torch.dtype | None = None) -> Tensor:
+    """A copy of an array; if it holds floats, in the given type."""
+    tensor = torch.from_numpy(np.array(array, order="C"))
+    return tensor.to(floats) if floats is not None and tensor.is_floating_point() else tensor
+
+
+def _float_type(module: nn.Module) -> torch.dtype:
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
 def count_correct(module: nn.Module, weights: Weights, test: tuple[Tensor, Tensor]) -> tuple[int, int]:
