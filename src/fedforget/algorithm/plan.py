@@ -118,7 +118,7 @@ class Plan:
         samples: float | Fraction | None = None,
         **others: object,
     ) -> Plan:
-        """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down so that no ρ exceeds what was asked for.
+        """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down so that no ρ exceeds what was asked for at this N.
 
         M and N come from the clients' ``sizes`` (N their mean) or directly from ``clients`` and ``samples``.
 
