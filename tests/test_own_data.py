@@ -13,16 +13,21 @@ from torch import nn
 from torch.utils.data import Dataset, TensorDataset
 
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
+from fedforget.algorithm.ports import LocalRound
 from fedforget.errors import (
     DataChanged,
     FedForgetError,
     InvalidId,
     InvalidInput,
     ModelWithdrawn,
+    NonFiniteLoss,
     PlanRefused,
     TrainingFailed,
+    UnfinishedRequest,
     UnknownTarget,
 )
+from fedforget.store import run_directory
+from fedforget.training.local_sgd import TorchLearner
 
 DOCUMENT = Path(__file__).parent.parent / "docs" / "own-data.md"
 PLAN = Plan(2, 3, 2, 4)
@@ -181,6 +186,41 @@ def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
         Run(tmp_path / "b", PLAN, model=nn.Linear(4, 3).bfloat16(), data=good)
     with pytest.raises(UnknownTarget):
         Run(tmp_path / "w", PLAN, model=linear(), data=good, without=[Request(9)])
+
+
+def test_a_recomputation_that_cannot_finish_absorbs_the_next_request(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client whose loss becomes NaN while another is forgotten must not block the run for ever."""
+    data = {k: numbers(4, seed=k) for k in range(4)}
+    run = Run(tmp_path / "run", PLAN, model=linear(), data=data, seed=3)
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        rounds = opened.server.first_rounds()
+    first, second = (c for c, _ in sorted(rounds.items(), key=lambda item: item[1])[:2])
+    original = TorchLearner.train
+
+    def fails(self: TorchLearner, work: LocalRound) -> Any:
+        if work.client == second:
+            raise NonFiniteLoss(f"client {second}")
+        return original(self, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(TorchLearner, "train", fails)
+        with pytest.raises(NonFiniteLoss):
+            run.forget(client=first)
+        assert run.status().pending
+        with pytest.raises(UnfinishedRequest):
+            run.export(tmp_path / "model.pt")
+        (receipt,) = run.forget(client=second)
+    assert receipt.state == "purged"
+    assert [r.state for r in run.forget([Request(first), Request(second)])] == ["purged", "purged"]
+    assert not run.status().pending
+    gone = [Request(first), Request(second)]
+    never = Run(tmp_path / "never", PLAN, model=linear(), data=data, seed=3, without=gone)
+    never.train()
+    assert run.state_digest() == never.state_digest()
+    assert run.verify().ok
 
 
 def test_a_model_that_fails_names_client_and_round(tmp_path: Path) -> None:

@@ -112,16 +112,13 @@ def _run(path: Path) -> Iterator[Check]:
 def _models_and_record(path: Path) -> Iterator[Check]:
     with reading(path, settled=False) as run:
         for round_, name in run.server.kept().items():
-            rebuilt = (
-                "it can be derived again by replay from an earlier round" if round_ else "restore it from a backup"
-            )
-            check = _examined(f"model of round {round_}", partial(_model, run, name), rebuilt)
+            check = _examined(f"model of round {round_}", partial(_model, run, name), "restore it from a backup")
             if not check.ok:
                 yield check
         yield Check("models", True, f"{len(run.server.kept())} files referred to")
         problem = run.record.chain_problem()
         yield Check("event chain", problem is None, problem or "unbroken", "the record was altered: restore a backup")
-        pending = run.record.pending() is not None
+        pending = bool(run.record.pending())
         yield Check(
             "requests", not pending, "one was interrupted" if pending else "none waits",
             f"finish it with `fedforget train {path}`",
@@ -132,7 +129,7 @@ def _examined(name: str, look: Callable[[], str], remedy: str) -> Check:
     try:
         return Check(name, True, look())
     except FedForgetError as error:
-        return Check(name, False, error.message, error.hint or remedy)
+        return Check(name, False, error.message, remedy)
 
 
 def _database(path: Path) -> str:

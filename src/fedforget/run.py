@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -157,7 +158,7 @@ class Run:
                 hint=f"it has {self.plan.rounds} rounds; give 0 to {self.plan.rounds}",
             )
         with self._at_work() as run:
-            self._recover(run, on_round)
+            self._settle(run, on_round)
             if not len(run.server.roster):
                 raise _withdrawn(self.path)
             if run.server.rounds_done < goal:
@@ -185,17 +186,17 @@ class Run:
         if basis not in list(Basis):
             raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
         with self._at_work() as run:
-            self._recover(run, on_round)
-            pending, receipts = _sort_out(run, wanted)
-            if pending or new_seed:
-                intent = self._accept(run, pending, basis, new_seed)
-                self._finish(run, intent, on_round, data_checked=True)
-                made = zip(pending, intent.ids, strict=True)
-                receipts |= {
-                    request: replace(run.record.receipt(identifier), client=request.client, sample=request.sample)
-                    for request, identifier in made
-                }
-            return [receipts[request] for request in wanted]
+            self._remove_accepted(run)  # a recomputation that was interrupted absorbs the new requests
+            pending = _still_there(run, wanted)
+            intent = self._accept(run, pending, basis, new_seed) if pending or new_seed else None
+            self._settle(run, on_round, data_checked=intent is not None)
+            made = dict(zip(pending, intent.ids, strict=True)) if intent is not None else {}
+            return [
+                replace(run.record.receipt(made[request]), client=request.client, sample=request.sample)
+                if request in made
+                else _known(run, request)
+                for request in wanted
+            ]
 
     def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
@@ -204,47 +205,50 @@ class Run:
 
     def _accept(self, run: OpenRun, requests: Sequence[Request], basis: str, new_seed: bool) -> Intent:
         decision = decide(self._server(run), requests)
-        if new_seed:
-            decision = replace(decision, rewind_to=0)
-        if decision.rewind_to < decision.goal:  # without a recomputation no data are read
+        goal = max([decision.goal, *(intent.decision.goal for intent in run.record.pending())])
+        decision = replace(decision, goal=goal, rewind_to=0 if new_seed else decision.rewind_to)
+        if decision.rewind_to < goal:  # without a recomputation no data are read
             self._check_data(run, requests)
-        everyone = set(run.server.roster) <= set(decision.leaving)
-        recomputed = 0 if everyone else (decision.goal - decision.rewind_to) * self.plan.local_steps
+        spared = set(run.server.roster) <= set(decision.leaving) or not (decision.first_changed_step or new_seed)
         return run.record.accept(
             decision,
             basis=basis,
             guarantee=guarantee_of(run.server.seed_origin, run.record.tainted, basis, new_seed),
-            recomputed_steps=recomputed,
+            recomputed_steps=0 if spared else (goal - decision.rewind_to) * self.plan.local_steps,
             reseed=_fresh_root() if new_seed else None,
         )
 
-    def _recover(self, run: OpenRun, on_round: OnRound | None) -> None:
-        """Finish what a crash interrupted; everything is applied from the intent, idempotently."""
-        while (intent := run.record.pending()) is not None:
-            self._finish(run, intent, on_round)
+    def _remove_accepted(self, run: OpenRun) -> None:
+        """Take the data of every accepted request out and rewind. Applied from the intents, idempotently."""
+        for intent in run.record.pending():
+            if run.record.stage(intent) == Stage.ACCEPTED:
+                apply(self._server(run), intent.decision)
+                if intent.reseed is not None:
+                    self._reseed(run, intent.reseed)
+                run.record.removed(intent, run.server.rounds_done)
 
-    def _finish(self, run: OpenRun, intent: Intent, on_round: OnRound | None, *, data_checked: bool = False) -> None:
-        stage = run.record.stage(intent)
-        if stage == Stage.ACCEPTED:
-            apply(self._server(run), intent.decision)
-            if intent.reseed is not None:
-                self._reseed(run, intent.reseed)
-            run.record.removed(intent, run.server.rounds_done)
-            stage = Stage.REMOVED
-        if stage == Stage.REMOVED:
-            if len(run.server.roster) and run.server.rounds_done < intent.decision.goal:
-                if not data_checked:
-                    self._check_data(run, ())
-                learn(self._server(run), intent.decision.goal, on_round)
-            run.record.recomputed(intent)
+    def _settle(self, run: OpenRun, on_round: OnRound | None, *, data_checked: bool = False) -> None:
+        """Finish every accepted request, one recomputation for all: also what a crash interrupted."""
+        self._remove_accepted(run)
+        intents = run.record.pending()
+        removed = [intent for intent in intents if run.record.stage(intent) == Stage.REMOVED]
+        goal = max((intent.decision.goal for intent in removed), default=0)
+        if len(run.server.roster) and run.server.rounds_done < goal:
+            if not data_checked:
+                self._check_data(run, ())
+            learn(self._server(run), goal, on_round)
             run.record.trained(run.server.rounds_done, environment())
-            stage = Stage.RECOMPUTED
-        if stage == Stage.RECOMPUTED:
-            self._measure(run)
-            model = run.server.model_digest() if len(run.server.roster) else None
-            run.record.completed(intent, run.server.rounds_done, model, state_digest(run))
-        run.purge_function()
-        run.record.purged(intent)
+        for intent in removed:
+            run.record.recomputed(intent)
+        for intent in intents:
+            if run.record.stage(intent) == Stage.RECOMPUTED:
+                self._measure(run)
+                model = run.server.model_digest() if len(run.server.roster) else None
+                run.record.completed(intent, run.server.rounds_done, model, state_digest(run))
+        if intents:
+            run.purge_function()
+        for intent in intents:
+            run.record.purged(intent)
 
     def _reseed(self, run: OpenRun, root: str) -> None:
         seeds = SeedSource(bytes.fromhex(root))
@@ -374,7 +378,7 @@ def status_of(run: OpenRun) -> Status:
         withdrawn=withdrawn,
         accuracy=run.record.accuracy(server.rounds_done),
         requests=len(run.record.receipts()),
-        pending=run.record.pending() is not None,
+        pending=bool(run.record.pending()),
         seed_origin=server.seed_origin,
         tainted=run.record.tainted,
     )
@@ -384,6 +388,8 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
     """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
     from fedforget.training.export import exported  # noqa: PLC0415
 
+    if file.resolve().is_relative_to(path.resolve()):
+        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
     with run_directory.reading(path) as run:
         if not len(run.server.roster):
             raise _withdrawn(path)
@@ -396,7 +402,7 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
 
 def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
     """The a-priori cost of requests on an open run."""
-    pending, _ = _sort_out(run, requests)
+    pending = _still_there(run, requests)
     sizes, lost = run.clients.sizes(), dict[Id, int | None]()
     for request in pending:
         before = lost.get(request.client, 0)
@@ -412,25 +418,27 @@ def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
     )
 
 
-def _sort_out(run: OpenRun, wanted: Sequence[Request]) -> tuple[list[Request], dict[Request, Receipt]]:
-    """Which requests are new, and the receipts of those that were met already; an unknown one refuses them all."""
-    pending, receipts = [], {}
+def _still_there(run: OpenRun, wanted: Sequence[Request]) -> list[Request]:
+    """Which requests are new; the others must have been met already, or all are refused."""
     samples_of = cache(run.clients.samples)
+    pending = []
     for request in wanted:
-        known = request.client in run.server.roster and (
+        if request.client in run.server.roster and (
             request.sample is None or request.sample in samples_of(request.client)
-        )
-        if known:
+        ):
             pending.append(request)
-            continue
-        receipt = run.record.find(request)
-        if receipt is None:
-            where = "" if request.client not in run.server.roster else f" --client {request.client}"
-            raise UnknownTarget(
-                f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"
-            )
-        receipts[request] = receipt
-    return pending, receipts
+        else:
+            _known(run, request)
+    return pending
+
+
+def _known(run: OpenRun, request: Request) -> Receipt:
+    """The receipt under which something went."""
+    receipt = run.record.find(request)
+    if receipt is None:
+        where = "" if request.client not in run.server.roster else f" --client {request.client}"
+        raise UnknownTarget(f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`")
+    return receipt
 
 
 def _wanted(requests: Iterable[Request] | None, client: Any, sample: Any) -> list[Request]:
@@ -452,6 +460,4 @@ def _withdrawn(path: Path) -> ModelWithdrawn:
 
 
 def _fresh_root() -> str:
-    import secrets  # noqa: PLC0415
-
     return secrets.token_hex(32)

@@ -285,6 +285,17 @@ def test_export_to_where_it_cannot_be(unchanged: Path, tmp_path: Path) -> None:
     assert list(tmp_path.glob("*.tmp")) == []
 
 
+@pytest.mark.parametrize("name", ["server.db", "plan.toml", "models/model.pt", "new.pt"])
+def test_export_does_not_write_into_the_run(unchanged: Path, name: str) -> None:
+    error = refused(3, "invalid-input", "export", unchanged, unchanged / name)
+    assert str(unchanged / name) in error["message"]
+
+
+def test_a_world_that_does_not_exist_is_no_failed_proof() -> None:
+    error = refused(3, "invalid-input", "prove", "--only", "no such world")
+    assert "no such world" in error["message"]
+
+
 def test_a_run_with_own_data_is_for_python(trained: Path) -> None:
     plan = trained / "plan.toml"
     plan.write_text(plan.read_text().replace('name = "digits"', 'name = "own"'))
@@ -394,7 +405,10 @@ def test_a_damaged_model_is_named_and_never_served(trained: Path, tmp_path: Path
     assert result.json["ok"] is False
     assert path.name in result.error["message"]
     checks = call("doctor", trained, "--json").json["checks"]
-    assert [check["name"] for check in checks if not check["ok"]] == [f"model of round {ROUNDS}"]
+    (bad,) = [check for check in checks if not check["ok"]]
+    assert bad["name"] == f"model of round {ROUNDS}"
+    assert "doctor" not in bad["remedy"], "the doctor does not send to the doctor"
+    assert "backup" in bad["remedy"]
 
 
 def test_training_does_not_go_on_from_a_damaged_model(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
     record.purged(intent)
     assert seen == STAGES[1:5]
     assert {receipt.state for receipt in record.receipts()} == {Stage.PURGED}
-    assert record.pending() is None
+    assert record.pending() == []
     for identifier in intent.ids:
         told = [event["kind"] for event in record.events() if event.get("request") == identifier]
         assert told == STAGES, "received, accepted, removed, recomputed, completed, purged: each once, in order"
@@ -73,9 +73,9 @@ def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path)
     intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
     record.database.close()
     again = Record(Database(tmp_path / "record.db", writable=True))
-    assert again.pending() == intent
+    assert again.pending() == [intent]
     again.removed(intent, 1)
-    assert again.pending() == intent
+    assert again.pending() == [intent]
     assert again.stage(intent) == Stage.REMOVED
     again.database.close()
 

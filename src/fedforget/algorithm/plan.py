@@ -104,6 +104,11 @@ class Plan:
             return True
         return isinstance(self.keep, int) and round_ % self.keep == 0
 
+    def kept_count(self, rounds_done: int) -> int:
+        """How many models are on disk once ``rounds_done`` rounds are."""
+        every = {KEEP_EVERY: 1, KEEP_ENDS: max(1, rounds_done)}.get(str(self.keep)) or int(self.keep)
+        return 1 + -(-rounds_done // every)
+
     @classmethod
     def from_rho(
         cls,

@@ -18,6 +18,7 @@ from fedforget.errors import FedForgetError
 
 EXIT_VERIFICATION_FAILED = 1
 EXIT_USAGE = 2
+EXIT_UNEXPECTED = 70
 EXIT_INTERRUPTED = 130
 EXIT_TERMINATED = 143
 
@@ -62,8 +63,6 @@ def options(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command; every error becomes one line (or one JSON object) on stderr and a documented exit code."""
-    for room in ("learning", "looking", "proving"):
-        importlib.import_module(f"fedforget.cli.{room}")
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -72,6 +71,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"fedforget {__version__}")
         sys.exit(0)
     try:
+        for room in ("learning", "looking", "proving"):
+            importlib.import_module(f"fedforget.cli.{room}")
         outcome = typer.main.get_command(app).main(given, prog_name="fedforget", standalone_mode=False)
         code = outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
@@ -87,6 +88,13 @@ def main(arguments: list[str] | None = None) -> None:
     except _Stopped as stop:
         name, word, code = _STOPS[stop.args[0]]
         _complain(as_json, name, word, "what was committed is kept; give the same command again to go on")
+    except Exception as error:
+        logging.getLogger("fedforget").exception("unexpected")
+        what = f"{type(error).__name__}: {error}"
+        _complain(as_json, "unexpected", what, "please report this, with --log-file for the details")
+        code = EXIT_UNEXPECTED
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
 
 

@@ -17,6 +17,7 @@ from fedforget.cli.options import PlanOptions
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table, warn
 from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, InvalidRequests
+from fedforget.store.record import Basis
 
 if TYPE_CHECKING:
     from fedforget.run import Run
@@ -200,7 +201,7 @@ def _opened_for_training(run: Path | None, out: Path | None, options: PlanOption
 
 def _say_what_it_costs(opened: Run, goal: int) -> None:
     plan, size = opened.plan, opened.model_bytes()
-    kept = sum(plan.is_kept(round_, goal) for round_ in range(goal + 1))
+    kept = plan.kept_count(goal)
     say(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
 
 
@@ -221,6 +222,8 @@ def forget(
     requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
     from fedforget.builtin import open_run  # noqa: PLC0415
 
+    if basis not in list(Basis):
+        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
     if dry_run:
         _dry_run(run, requests, as_json)
         return

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedforget.errors import StorageFailed
+
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw
 
@@ -22,6 +24,11 @@ def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> No
         print(json.dumps(value, indent=2) if as_json else text(), flush=True)
     except BrokenPipeError:  # a reader that has gone away is no error of ours
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else closing it fails once more
+        raise StorageFailed(
+            f"cannot write the result: {error.strerror}", hint="mend the cause and give the same command again"
+        ) from error
 
 
 def say(message: str) -> None:

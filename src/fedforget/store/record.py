@@ -198,16 +198,18 @@ class Record:
                 self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
         return intent
 
-    def pending(self) -> Intent | None:
-        """A batch that was accepted and not yet purged."""
-        rows = self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id LIMIT 1")
-        try:
-            return Intent.decode(*rows[0]) if rows else None
-        except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
-            raise RunDamaged(
-                f"{self.database.path} is damaged: the intent of {rows[0][0]} cannot be read",
-                hint="restore it from a backup",
-            ) from error
+    def pending(self) -> list[Intent]:
+        """Batches that were accepted and are not yet purged."""
+        intents = []
+        for batch_id, body in self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id"):
+            try:
+                intents.append(Intent.decode(batch_id, body))
+            except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
+                raise RunDamaged(
+                    f"{self.database.path} is damaged: the intent of {batch_id} cannot be read",
+                    hint="restore it from a backup",
+                ) from error
+        return intents
 
     def stage(self, intent: Intent) -> Stage:
         """How far a batch has come."""

@@ -116,14 +116,15 @@ def create(path: Path, birth: Birth) -> None:
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[OpenRun]:
     """Open a run to change it: locked, cleaned of what a crash left, canonical again afterwards."""
-    file = PlanFile.read(path)
-    with RunLock(path), _working(path, file) as run:
+    PlanFile.read(path)  # says so if there is no run
+    with RunLock(path), _working(path) as run:
         yield run
 
 
 @contextlib.contextmanager
-def _working(path: Path, file: PlanFile) -> Iterator[OpenRun]:
-    run = _open(path, file)
+def _working(path: Path) -> Iterator[OpenRun]:
+    run = _open(path)
+    clean = False
     try:
         run.record.database.begin_writing()
         run.record.break_seals()  # before any other byte changes
@@ -134,24 +135,25 @@ def _working(path: Path, file: PlanFile) -> Iterator[OpenRun]:
     except BaseException:
         with contextlib.suppress(StorageFailed, RunDamaged):
             _clean(run)
-        _leave(run, suppress=True)
+            clean = True
+        _leave(run, suppress=True, seal=clean)
         raise
-    _leave(run, suppress=False)
+    _leave(run, suppress=False, seal=True)
 
 
 @contextlib.contextmanager
 def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
     """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished."""
-    file = PlanFile.read(path)
+    PlanFile.read(path)  # says so if there is no run
     with RunLock(path) if settled else contextlib.nullcontext():
-        run = _open(path, file)
+        run = _open(path)
         if settled and not run.record.seals():
             _close(run)
-            with _working(path, file):
+            with _working(path):
                 pass  # takes away what a crash left
-            run = _open(path, file)
+            run = _open(path)
         try:
-            if settled and run.record.pending() is not None:
+            if settled and run.record.pending():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
                     hint=f"finish it with `fedforget train {path}`, or by asking for it again",
@@ -166,7 +168,8 @@ def _close(run: OpenRun) -> None:
         database.close()
 
 
-def _open(path: Path, file: PlanFile) -> OpenRun:
+def _open(path: Path) -> OpenRun:
+    file = PlanFile.read(path)
     with contextlib.ExitStack() as opened:
 
         def opened_database(name: str) -> Database:
@@ -183,7 +186,7 @@ def _open(path: Path, file: PlanFile) -> OpenRun:
             validate_clients(clients_database)
         server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
         clients = ClientStore(clients_database)
-        if server.plan_digest != file.digest and trail.pending() is None:
+        if server.plan_digest != digest((path / plan_file.NAME).read_bytes()) and not trail.pending():
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
                 hint="restore it from a backup; a plan is never changed",
@@ -217,11 +220,11 @@ def _clean(run: OpenRun) -> None:
     run.clients.rewind(run.server.stored_rounds_done() * run.file.plan.local_steps)
 
 
-def _leave(run: OpenRun, *, suppress: bool) -> None:
+def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
     failure: FedForgetError | None = None
     for database in run.databases():  # the record comes last, with the seals of the others
         try:
-            if database is run.record.database and failure is None:
+            if seal and database is run.record.database and failure is None:
                 run.record.seal({name: digest((run.path / name).read_bytes()) for name in (SERVER, CLIENTS)})
             database.close_canonical()
         except (StorageFailed, RunDamaged) as error:
