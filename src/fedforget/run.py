@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,10 +21,10 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
 from fedforget.data.federated import FederatedData
 from fedforget.environment import arithmetic, environment
-from fedforget.errors import InvalidInput, ModelWithdrawn, PlanRefused, UnknownTarget
+from fedforget.errors import InvalidInput, PlanRefused, UnknownTarget
 from fedforget.federation.inline import InlineFederation
+from fedforget.overview import Status, export_run, status_of, withdrawn_error
 from fedforget.store import run_directory
-from fedforget.store.files import storage_errors, write_durably
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Basis, Intent, Receipt, Stage, guarantee_of
 from fedforget.store.run_directory import Birth, OpenRun
@@ -39,31 +39,6 @@ if TYPE_CHECKING:
 
 OWN: Mapping[str, str | int | float] = {"name": "own"}
 OnRound = Callable[[int], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """Where a run stands."""
-
-    run: str
-    rounds_done: int
-    rounds: int
-    steps_done: int
-    steps: int
-    clients: int
-    samples: int
-    clients_per_round: int
-    batch_size: int
-    local_steps: int
-    rho_s: float
-    rho_c: float
-    model_digest: str | None
-    withdrawn: bool
-    accuracy: float | None
-    requests: int
-    pending: bool
-    seed_origin: str
-    tainted: bool
 
 
 class Run:
@@ -160,7 +135,7 @@ class Run:
         with self._at_work() as run:
             self._settle(run, on_round)
             if not len(run.server.roster):
-                raise _withdrawn(self.path)
+                raise withdrawn_error(self.path)
             if run.server.rounds_done < goal:
                 self._check_data(run, ())
                 learn(self._server(run), goal, on_round)
@@ -357,49 +332,6 @@ def _pristine(module: nn.Module) -> PristineBuffers:
     return PristineBuffers(module)
 
 
-def status_of(run: OpenRun) -> Status:
-    """Where a run stands; needs neither model nor data."""
-    plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
-    withdrawn = not len(server.roster)
-    return Status(
-        run=str(run.path),
-        rounds_done=server.rounds_done,
-        rounds=plan.rounds,
-        steps_done=server.rounds_done * plan.local_steps,
-        steps=plan.steps,
-        clients=len(server.roster),
-        samples=sum(sizes.values()),
-        clients_per_round=plan.clients_per_round,
-        batch_size=plan.batch_size,
-        local_steps=plan.local_steps,
-        rho_s=plan.realised_rho_s(sizes.values()),
-        rho_c=plan.realised_rho_c(len(server.roster)),
-        model_digest=None if withdrawn else server.model_digest(),
-        withdrawn=withdrawn,
-        accuracy=run.record.accuracy(server.rounds_done),
-        requests=len(run.record.receipts()),
-        pending=bool(run.record.pending()),
-        seed_origin=server.seed_origin,
-        tainted=run.record.tainted,
-    )
-
-
-def export_run(path: Path, file: Path) -> tuple[str, int]:
-    """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
-    from fedforget.training.export import exported  # noqa: PLC0415
-
-    if file.resolve().is_relative_to(path.resolve()):
-        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
-    with run_directory.reading(path) as run:
-        if not len(run.server.roster):
-            raise _withdrawn(path)
-        data = exported(run.server.load(run.server.rounds_done).model, file.suffix)
-        with storage_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, data)
-        return run.server.model_digest(), run.server.rounds_done
-
-
 def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
     """The a-priori cost of requests on an open run."""
     pending = _still_there(run, requests)
@@ -451,12 +383,6 @@ def _wanted(requests: Iterable[Request] | None, client: Any, sample: Any) -> lis
 def _same_environment(run: OpenRun) -> bool:
     noted = [event for event in run.record.events() if event["kind"] == "trained"]
     return all(arithmetic(event) == arithmetic(environment()) for event in noted)
-
-
-def _withdrawn(path: Path) -> ModelWithdrawn:
-    return ModelWithdrawn(
-        f"every client of {path} was erased: its model is withdrawn", hint="start a new run with other clients"
-    )
 
 
 def _fresh_root() -> str:

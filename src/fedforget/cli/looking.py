@@ -19,7 +19,7 @@ RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 @app.command()
 def status(run: RunPath, as_json: JsonOption = False) -> None:
     """Where a run stands, and the requests it has met."""
-    from fedforget.run import status_of  # noqa: PLC0415
+    from fedforget.overview import status_of  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
@@ -81,7 +81,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write the current model as a plain PyTorch state_dict or as safetensors."""
-    from fedforget.run import export_run  # noqa: PLC0415
+    from fedforget.overview import export_run  # noqa: PLC0415
 
     digest, rounds_done = export_run(run, file)
     facts = {"file": str(file), "model_digest": digest, "rounds_done": rounds_done}
