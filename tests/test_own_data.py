@@ -166,6 +166,19 @@ def test_data_that_went_missing_is_named(tmp_path: Path) -> None:
     assert run.train().rounds_done == PLAN.rounds
 
 
+def test_asking_again_gives_each_its_own_receipt(tmp_path: Path) -> None:
+    """A sample and its client in one batch: each went under its own request."""
+    run = Run(tmp_path / "run", PLAN, model=linear(), data={k: numbers(4, seed=k) for k in range(4)}, seed=2)
+    run.train()
+    batch = [Request(0, 1), Request(0), Request(1, 3)]
+    receipts = run.forget(batch)
+    assert run.forget(batch) == receipts
+    assert run.forget(batch[1]) == [receipts[1]]
+    assert run.forget([Request(2), Request(0, 1)])[1].id == receipts[0].id
+    with pytest.raises(InvalidInput, match="not a request"):
+        run.forget([(0, 1)])  # type: ignore[list-item]
+
+
 def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
     good = {0: numbers(3)}
     cases: list[tuple[type[FedForgetError], str, Any]] = [

@@ -63,6 +63,10 @@ class Run:
         names: tuple[Mapping[str, str | int | float], Mapping[str, str | int | float]] = (OWN, OWN),
     ) -> None:
         self.path = Path(path)
+        if plan is not None and not isinstance(plan, Plan):
+            raise InvalidInput(f"a {type(plan).__name__} is not a plan", hint="give fedforget.Plan(...)")
+        if self.path.exists() and not self.path.is_dir():
+            raise InvalidInput(f"{path} is a file", hint="give a directory for the run")
         self._module = model
         self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
         self._loss = loss
@@ -106,7 +110,7 @@ class Run:
         here = PlanFile.read(self.path)
         differences = here.differences(PlanFile(plan, *names, b""))
         if seeds.origin == "given" and seeds.server().commitment != here.server_commitment:
-            differences.append("it was made with another seed")
+            differences.append("it was made with another seed, or new seeds were drawn since")
         if differences:
             raise PlanRefused(
                 f"{self.path} is a run with another plan: {'; '.join(differences)}",
@@ -145,7 +149,7 @@ class Run:
 
     def forget(
         self,
-        requests: Iterable[Request] | None = None,
+        requests: Iterable[Request] | Request | None = None,
         *,
         client: Any = None,
         sample: Any = None,
@@ -373,10 +377,15 @@ def _known(run: OpenRun, request: Request) -> Receipt:
     return receipt
 
 
-def _wanted(requests: Iterable[Request] | None, client: Any, sample: Any) -> list[Request]:
+def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
     if (requests is None) == (client is None) or (sample is not None and client is None):
         raise InvalidInput("say what to forget, once", hint="give a client, a client and a sample, or a batch")
-    chosen = [Request(client, sample)] if requests is None else list(requests)
+    if requests is None:
+        return [Request(client, sample)]
+    chosen = [requests] if isinstance(requests, Request) else list(requests)
+    for request in chosen:
+        if not isinstance(request, Request):
+            raise InvalidInput(f"{request!r} is not a request", hint="give fedforget.Request(client, sample)")
     return list(dict.fromkeys(chosen))
 
 

@@ -81,6 +81,14 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
         ("record.db", "DELETE FROM events WHERE sequence = 2", "chain_ok"),
         ("record.db", "UPDATE requests SET state = 'accepted'", "chain_ok"),
+        ("record.db", "UPDATE requests SET guarantee = 'path'", "chain_ok"),
+        ("record.db", "UPDATE requests SET basis = 'unknown'", "chain_ok"),
+        ("record.db", "UPDATE requests SET first_changed_step = 1, recomputed_steps = 3", "chain_ok"),
+        ("record.db", "UPDATE requests SET received = '2020-01-01'", "chain_ok"),
+        ("record.db", "UPDATE requests SET model_digest = '00'", "chain_ok"),
+        ("record.db", "UPDATE record SET value = 1 WHERE key = 'tainted'", "chain_ok"),
+        ("record.db", "DELETE FROM erased", "chain_ok"),
+        ("server.db", "UPDATE server SET value = 'given' WHERE key = 'seed_origin'", "chain_ok"),
     ],
 )  # fmt: skip
 def test_an_altered_database_is_found(copy: Path, database: str, sql: str, flag: str) -> None:

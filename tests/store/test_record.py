@@ -24,7 +24,7 @@ STAGES = list(Stage)
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
     made = Record(Database(tmp_path / "record.db", record_module.SCHEMA, create=True))
-    made.create()
+    made.create("system")
     return made
 
 

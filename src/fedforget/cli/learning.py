@@ -33,7 +33,7 @@ BatchSize = Annotated[int | None, typer.Option(help="Samples per local step (b).
 Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
 LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
 Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
-Config = Annotated[Path | None, typer.Option(help="TOML file with any of these options.")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")]
 
 
 @app.command()
@@ -147,8 +147,6 @@ def train(
     opened = _opened_for_training(run, out, options, without)
     goal = goal_of(opened.plan.rounds, until_round)
     before = opened.status()
-    for warning in _rho_warnings(before.rho_s, before.rho_c):
-        warn(warning)
     if before.rounds_done == 0 and not as_json:
         _say_what_it_costs(opened, goal)
     with progress("training", goal, start=before.rounds_done) as advance:
@@ -156,6 +154,8 @@ def train(
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = _rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
+    for warning in warnings:
+        warn(warning)
 
 
 def goal_of(rounds: int, until_round: int | None) -> int:
@@ -225,7 +225,7 @@ def forget(
     if basis not in list(Basis):
         raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
     if dry_run:
-        _dry_run(run, requests, as_json)
+        _dry_run(run, requests, new_seed, as_json)
         return
     opened = open_run(run)
     with progress("forgetting", opened.status().rounds_done) as advance:
@@ -247,10 +247,11 @@ def forget(
             (r.id, r.level, r.client, r.sample, r.first_changed_step, r.recomputed_steps, r.state, r.guarantee)
             for r in receipts
         ]
-        digest = opened.status().model_digest
-        return f"{table(header, rows)}\n\nmodel digest  {digest or 'withdrawn: no client is left'}"
+        told = f"{table(header, rows)}\n\n" if rows else ""
+        return f"{told}model digest  {digest or 'withdrawn: no client is left'}"
 
-    emit({"receipts": [receipt.as_dict() for receipt in receipts]}, as_json, text)
+    digest = opened.status().model_digest
+    emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, as_json, text)
 
 
 def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
@@ -264,13 +265,15 @@ def _requests(client: str | None, sample: str | None, batch: Path | None) -> lis
     return list(dict.fromkeys(requests))
 
 
-def _dry_run(run: Path, requests: list[Request], as_json: bool) -> None:
+def _dry_run(run: Path, requests: list[Request], new_seed: bool, as_json: bool) -> None:
     from fedforget.run import preview  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
         cost = preview(opened, requests)
         steps = opened.server.rounds_done * opened.file.plan.local_steps
+    if new_seed:  # everything is trained again, whatever the draws are
+        cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
     emit(
         facts,

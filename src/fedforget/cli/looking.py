@@ -84,5 +84,6 @@ def export(
     from fedforget.overview import export_run  # noqa: PLC0415
 
     digest, rounds_done = export_run(run, file)
-    facts = {"file": str(file), "model_digest": digest, "rounds_done": rounds_done}
+    kind = "safetensors" if file.suffix == ".safetensors" else "PyTorch state_dict"
+    facts = {"file": str(file), "format": kind, "model_digest": digest, "rounds_done": rounds_done}
     emit(facts, as_json, lambda: pairs(facts))

@@ -48,7 +48,9 @@ class PlanOptions:
             if key not in known:
                 raise InvalidInput(f"{path} has an unknown key {key!r}", hint=f"the keys are: {', '.join(known)}")
             if not _fits(value, str(known[key])):
-                raise InvalidInput(f"{path}: {key} = {value!r} is not {known[key]}", hint="correct the value")
+                raise InvalidInput(
+                    f"{path}: {key} = {value!r} is not {_in_words(str(known[key]))}", hint="correct the value"
+                )
         return PlanOptions(
             **{name: values.get(name) if getattr(self, name) is None else getattr(self, name) for name in known}
         )
@@ -107,6 +109,12 @@ def _needed(value: int | None, option: str) -> int:
 
 def _said(**values: Any) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
+
+
+def _in_words(annotation: str) -> str:
+    if "float" in annotation:
+        return "a number"
+    return {"str": "text", "int": "a whole number"}.get(annotation.removesuffix(" | None"), "text or a whole number")
 
 
 def _fits(value: object, annotation: str) -> bool:

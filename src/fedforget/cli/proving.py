@@ -29,7 +29,10 @@ def verify(run: Annotated[Path, typer.Argument(help="The run to check.")], as_js
     facts = found.as_dict()
     emit(facts, as_json, lambda: pairs({key: value for key, value in facts.items() if key != "problems"}))
     if not found.ok:
-        raise VerificationFailed(f"{run} is not ok: {'; '.join(found.problems)}", hint="see docs/exit-codes.md")
+        raise VerificationFailed(
+            f"{run} is not ok: {'; '.join(found.problems)}",
+            hint="don't use its model: restore what is named from a backup, or train anew",
+        )
     for problem in found.problems:
         print(f"note: {problem}", file=sys.stderr)
 

@@ -43,7 +43,14 @@ class ClientData:
                 hint="bring it back, or forget it with `fedforget forget`",
             )
         try:
-            x, y = self._samples[self._keys[identifier]]
+            pair = self._samples[self._keys[identifier]]
+        except Exception as error:
+            raise InvalidInput(
+                f"sample {identifier} of client {self._client} cannot be read: {type(error).__name__}: {error}",
+                hint="mend the data and give the same command again",
+            ) from error
+        try:
+            x, y = pair
         except (TypeError, ValueError) as error:
             raise InvalidInput(
                 f"sample {identifier} of client {self._client} is not a pair (x, y)", hint="give two values"
@@ -106,7 +113,14 @@ class FederatedData:
 
 
 def _array(value: Any) -> Array:
-    array = np.asarray(value)
+    plain = value.detach() if hasattr(value, "detach") else value  # a tensor, whatever it was computed from
+    try:
+        array = np.asarray(plain)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InvalidInput(f"a {type(value).__name__} cannot be made an array: {error}", hint=_NUMBERS) from error
     if array.dtype == object:
-        raise InvalidInput(f"a {type(value).__name__} cannot be made an array", hint="give numbers, arrays or tensors")
+        raise InvalidInput(f"a {type(value).__name__} cannot be made an array", hint=_NUMBERS)
     return array
+
+
+_NUMBERS = "give numbers, arrays or tensors, of types that numpy has"

@@ -22,9 +22,16 @@ def read_requests(path: Path) -> list[Request]:
     return [_request(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    """An object without repeated keys: of two samples, neither is the one that was meant."""
+    if len({key for key, _ in pairs}) < len(pairs):
+        raise ValueError("a key is given twice")
+    return dict(pairs)
+
+
 def _request(line: str, place: str) -> Request:
     try:
-        entry = json.loads(line)
+        entry = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError) as error:
         raise InvalidRequests(f"{place} is not JSON: {error}", hint=_SHAPE) from error
     if not isinstance(entry, dict) or "client" not in entry or not entry.keys() <= {"client", "sample"}:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
-from fedforget.algorithm.ports import Aggregator, LocalLearner, State
+from fedforget.algorithm.ports import Aggregator, LocalLearner, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.errors import DataChanged, RunDamaged
 from fedforget.federation.inline import InlineFederation
@@ -68,8 +68,8 @@ def verify(
 ) -> Verification:
     """Check seeds, chain, data and model files, then replay the run and compare."""
     found = Verification()
-    _check_seeds(run, found)
-    problem = run.record.chain_problem()
+    _check_seeds(run, InlineFederation(run.file.plan, run.clients, learner).who_are_you(), found)
+    problem = run.record.chain_problem(run.server.seed_origin)
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)
@@ -82,11 +82,11 @@ def verify(
     return found
 
 
-def _check_seeds(run: OpenRun, found: Verification) -> None:
+def _check_seeds(run: OpenRun, present: Sequence[Presence], found: Verification) -> None:
     if run.server.seed.commitment != run.file.server_commitment:
         found.seeds_ok = False
         found.problems.append("the server's seed is not the one the plan is committed to")
-    commitments, answers = run.server.commitments(), run.clients.commitments()
+    commitments, answers = run.server.commitments(), {answer.client: answer.commitment for answer in present}
     if answers.keys() != commitments.keys():
         found.seeds_ok = False
         found.problems.append("the clients' memory and the server's roster name different clients")

@@ -143,6 +143,7 @@ class Database:
             finally:
                 self._connection.close()
         with storage_errors(self.path):
+            rebuilt.chmod(0o600)  # seeds are secret
             sync_file(rebuilt)
             rebuilt.replace(self.path)
             sync_directory(self.path.parent)

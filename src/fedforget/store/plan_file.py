@@ -79,6 +79,11 @@ class PlanFile:
         try:
             data = path.read_bytes()
         except FileNotFoundError as error:
+            if (run / "server.db").exists():
+                raise RunDamaged(
+                    f"{path} is missing",
+                    hint="restore it from a backup; if the run was never made whole, give `train --out` again",
+                ) from error
             raise NoSuchRun(f"{run} holds no run", hint="make one with `fedforget train --out`") from error
         except OSError as error:
             raise NoSuchRun(

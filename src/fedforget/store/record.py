@@ -38,6 +38,7 @@ CREATE TABLE metrics (
     PRIMARY KEY (round, client)
 ) WITHOUT ROWID;
 """
+_TOLD = ("level", "basis", "guarantee", "received", "first_changed_step", "recomputed_steps", "state")
 OWN_SEAL = "record"
 SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
 
@@ -128,11 +129,11 @@ class Record:
     def __init__(self, database: Database) -> None:
         self.database = database
 
-    def create(self) -> None:
+    def create(self, seed_origin: str) -> None:
         with self.database.transaction():
             self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(32),))
             self.database.run("INSERT INTO record VALUES ('tainted', 0)")
-            self._event("created", {})
+            self._event("created", {"seed_origin": seed_origin})
 
     def _value(self, key: str) -> Any:
         return self.database.rows("SELECT value FROM record WHERE key = ?", (key,))[0][0]
@@ -192,8 +193,10 @@ class Record:
                     (identifier, batch_id, place, request.level, basis, Stage.ACCEPTED, now, step, recomputed_steps,
                      guarantee),
                 )  # fmt: skip
-                self._event(Stage.RECEIVED, {"request": identifier, "level": request.level, "basis": basis})
-                self._event(Stage.ACCEPTED, {"request": identifier})
+                told = {"level": request.level, "basis": basis, "guarantee": guarantee}
+                steps = {"first_changed_step": step, "recomputed_steps": recomputed_steps}
+                self._event(Stage.RECEIVED, {"request": identifier, "received": now, **told})
+                self._event(Stage.ACCEPTED, {"request": identifier, **steps})
             if guarantee == GUARANTEE_PATH and basis != Basis.EXOGENOUS:
                 self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
         return intent
@@ -220,18 +223,16 @@ class Record:
         """The data are out and the state is rewound: what was derived from later rounds goes too."""
         leaving = set(intent.decision.leaving)
         with self.database.transaction():
-            for identifier, request in zip(intent.ids, intent.decision.requests, strict=True):
-                gone = [request] if request.client not in leaving else [request, Request(request.client)]
-                for target in gone:
-                    self.database.run(
-                        "INSERT OR IGNORE INTO erased VALUES (?, ?)", (self.pseudonym(target), identifier)
-                    )
+            asked = list(zip(intent.ids, intent.decision.requests, strict=True))
+            emptied = [(identifier, Request(r.client)) for identifier, r in asked if r.client in leaving]
+            for identifier, target in asked + emptied:  # what was asked for first: a client went under its own request
+                self.database.run("INSERT OR IGNORE INTO erased VALUES (?, ?)", (self.pseudonym(target), identifier))
             self.database.run_many("DELETE FROM metrics WHERE client = ?", ((client,) for client in leaving))
             self.database.run("DELETE FROM metrics WHERE round > ?", (rounds_left,))
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
             if intent.reseed is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
-                self._event("reseeded", {})
+                self._event("reseeded", {"seed_origin": "system"})
             self._advance(intent, Stage.REMOVED)
 
     def recomputed(self, intent: Intent) -> None:
@@ -288,20 +289,51 @@ class Record:
         rows = self.database.rows("SELECT sequence, time, kind, body FROM events ORDER BY sequence")
         return [{"sequence": n, "time": time, "kind": kind, **_told(body)} for n, time, kind, body in rows]
 
-    def chain_problem(self) -> str | None:
-        """Why the events don't chain, or don't tell the story of the requests; None if they do."""
-        previous, stages = bytes(32), dict[str, str]()
+    def chain_problem(self, seed_origin: str | None = None) -> str | None:
+        """Why the events don't chain, or don't tell the story that the record tells; None if they do.
+
+        A tail that was cut off whole, requests and all, leaves no trace here: a receipt held elsewhere shows it.
+        """
+        previous = bytes(32)
         rows = self.database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
         for expected, (sequence, time, kind, body, link) in enumerate(rows, start=1):
             if sequence != expected or link != _link(previous, sequence, time, kind, body):
                 return f"event {expected} of the record was altered, added or removed"
             previous = link
-            if (request := _told(body).get("request")) is not None:
-                stages[request] = kind
         if not rows:
             return "the record has no events"
-        if stages != {receipt.id: receipt.state for receipt in self.receipts()}:
+        return self._story_problem(seed_origin)
+
+    def _story_problem(self, seed_origin: str | None) -> str | None:
+        told: dict[str, dict[str, Any]] = {}
+        tainted, origin = False, None
+        for event in self.events():
+            origin = event.get("seed_origin", origin)
+            if event["kind"] == "reseeded":
+                tainted = False
+            if "request" in event:
+                about = told.setdefault(event["request"], {})
+                about |= {**event, "state": event["kind"]}
+            if event["kind"] == Stage.RECEIVED:
+                tainted |= event["guarantee"] == GUARANTEE_PATH and event["basis"] != Basis.EXOGENOUS
+        shown = {receipt.id: receipt.as_dict() for receipt in self.receipts()}
+        if told.keys() != shown.keys() or any(
+            about[key] != shown[request][key] for request, about in told.items() for key in _TOLD
+        ):
             return "the requests of the record are not those of its events"
+        if tainted != self.tainted or (seed_origin or origin) != origin:
+            return "the record's events tell another story of its seeds"
+        return self._trace_problem()
+
+    def _trace_problem(self) -> str | None:
+        for identifier, state, model, mac in self.database.rows(
+            "SELECT id, state, model_digest, model_mac FROM requests"
+        ):
+            if model is not None and self.mac("model", model.encode()) != mac:
+                return f"the model digest of request {identifier} was altered"
+            gone = self.database.rows("SELECT count(*) FROM erased WHERE request = ?", (identifier,))[0][0]
+            if state != Stage.ACCEPTED and not gone:
+                return f"request {identifier} has lost its pseudonym"
         return None
 
     # Seals: what the files were when they were last closed

@@ -103,7 +103,7 @@ def create(path: Path, birth: Birth) -> None:
         with clients.transaction():
             for client, seed in birth.client_seeds.items():
                 ClientStore(clients).add(client, seed, birth.contents(client))
-        Record(trail).create()
+        Record(trail).create(birth.seed_origin)
         server.close_canonical()
         clients.close_canonical()
         Record(trail).seal({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})

@@ -122,7 +122,7 @@ class TorchLearner:
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
             f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
-            hint="the round was not committed; forget that client, or lower the learning rate in a new run",
+            hint="the round was not committed; look at its samples, forget it, or lower the learning rate in a new run",
         )
 
 
