@@ -15,7 +15,7 @@ from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.forget import Request, apply, decide
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server, learn
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
@@ -130,12 +130,7 @@ class Run:
 
     def train(self, until: int | None = None, on_round: OnRound | None = None) -> Status:
         """Learn up to round ``until`` (the plan's last if None), after finishing whatever was interrupted."""
-        goal = self.plan.rounds if until is None else until
-        if not 0 <= goal <= self.plan.rounds:
-            raise InvalidInput(
-                f"round {goal} is not in the plan",
-                hint=f"it has {self.plan.rounds} rounds; give 0 to {self.plan.rounds}",
-            )
+        goal = goal_of(self.plan.rounds, until)
         with self._at_work() as run:
             self._settle(run, on_round)
             if not len(run.server.roster):

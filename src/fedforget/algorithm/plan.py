@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from fedforget.errors import PlanRefused
+from fedforget.errors import InvalidInput, PlanRefused
 
 KEEP_EVERY = "every"
 KEEP_ENDS = "ends"
@@ -167,6 +167,15 @@ class Plan:
             return 0.0
         share = max(Fraction(min(self.batch_size, size), size) for size in set(present))
         return float(share * self.clients_per_round * self.steps / len(present))
+
+
+def goal_of(rounds: int, until: int | None) -> int:
+    """The round to train to: the plan's last, or an earlier one."""
+    if until is None:
+        return rounds
+    if not 0 <= until <= rounds:
+        raise InvalidInput(f"round {until} is not in the plan", hint=f"it has {rounds} rounds; give 0 to {rounds}")
+    return until
 
 
 def _require(holds: bool, message: str, hint: str = "") -> None:

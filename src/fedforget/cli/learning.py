@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
 from fedforget.cli.app import app
 from fedforget.cli.options import PlanOptions
@@ -156,17 +156,6 @@ def train(
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
     for warning in warnings:
         warn(warning)
-
-
-def goal_of(rounds: int, until_round: int | None) -> int:
-    """The round to train to."""
-    if until_round is None:
-        return rounds
-    if not 0 <= until_round <= rounds:
-        raise InvalidInput(
-            f"round {until_round} is not in the plan", hint=f"it has {rounds} rounds; give 0 to {rounds}"
-        )
-    return until_round
 
 
 def _require_supported(federation: str, device: str) -> None:
