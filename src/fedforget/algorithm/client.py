@@ -41,7 +41,8 @@ class Client:
             uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
             batches.append(tuple(self.samples.ids[place] for place in batch))
             streams.append(self._priorities.stream(Address(Purpose.STATE, task.round, index, self._block)))
-        return LocalRound(task.round, self.id, task.model, tuple(batches), tuple(streams)), uses
+        work = LocalRound(task.round, self.id, task.model, tuple(batches), tuple(streams), self.samples.ids)
+        return work, uses
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
         """The first step that used each sample, and whether nothing would be left."""

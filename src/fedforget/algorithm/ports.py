@@ -92,13 +92,17 @@ class Federation(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class LocalRound:
-    """What a client's learner needs for one round: the model, and the samples and random stream of each step."""
+    """What a client's learner needs for one round: the model, and the samples and random stream of each step.
+
+    ``samples`` is all that the client has now, so that a learner can get them ready together.
+    """
 
     round: int
     client: Id
     model: Any
     batches: tuple[tuple[Id, ...], ...]
     streams: tuple[bytes, ...]
+    samples: tuple[Id, ...] = ()
 
 
 class SampleSource(Protocol):

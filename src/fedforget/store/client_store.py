@@ -68,8 +68,10 @@ class ClientStore:
         return self.seed_pair(client).value
 
     def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
-        if not uses:
-            return
+        if uses:
+            self.database.write(lambda: self._note(uses))
+
+    def _note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
         with self.database.transaction():
             self.database.run_many("UPDATE samples SET first_step = ?3 WHERE client = ?1 AND sample = ?2", uses)
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
 from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
+from fedforget.store.write_behind import WriteBehind
 
 SCHEMA_VERSION = 1
 _ROOM = 2**17  # bytes below which a database cannot work
@@ -28,8 +29,9 @@ class Database:
         if not create and not path.is_file():
             raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
         self._writable = writable
+        self.behind: WriteBehind | None = None
         with self.errors():
-            self._connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+            self._connection = _connect(path)
             try:
                 self._prepare(schema, create)
             except BaseException:
@@ -65,7 +67,9 @@ class Database:
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours, which name the file."""
+        """Turn SQLite's errors into ours, which name the file. What was written before is on disk by then."""
+        if self.behind is not None:
+            self.behind.settle(self)
         try:
             yield
         except sqlite3.OperationalError as error:
@@ -88,7 +92,9 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing."""
+        """All of it or nothing, after everything that is still being written."""
+        if self.behind is not None:
+            self.behind.settle()
         with self.errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -117,11 +123,18 @@ class Database:
         with self.errors():
             self._connection.executemany(sql, values)
 
+    def write(self, job: Callable[[], None]) -> None:
+        """Do a job that writes here: behind the computation if the run is open for it, else at once."""
+        if self.behind is None:
+            job()
+        else:
+            self.behind.submit(self, job)
+
     def rebuild(self) -> None:
         """Make the file canonical now, and go on."""
         self.close_canonical()
         with self.errors():
-            self._connection = sqlite3.connect(self.path, isolation_level=None, timeout=10)
+            self._connection = _connect(self.path)
             self._prepare("", create=False)
 
     def close(self) -> None:
@@ -147,6 +160,11 @@ class Database:
             sync_file(rebuilt)
             rebuilt.replace(self.path)
             sync_directory(self.path.parent)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Two threads may use it in turns (see ``write_behind``), never at once."""
+    return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
 
 
 def _disk_is_full(path: Path) -> bool:

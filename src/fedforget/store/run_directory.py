@@ -30,6 +30,7 @@ from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import OWN_SEAL, Record
 from fedforget.store.server_store import ServerStore
 from fedforget.store.validation import validate_clients, validate_record, validate_server
+from fedforget.store.write_behind import WriteBehind
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
 _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME}
@@ -124,15 +125,20 @@ def writing(path: Path) -> Iterator[OpenRun]:
 @contextlib.contextmanager
 def _working(path: Path) -> Iterator[OpenRun]:
     run = _open(path)
-    clean = False
+    behind, clean = WriteBehind(), False
     try:
         run.record.database.begin_writing()
         run.record.break_seals()  # before any other byte changes
         run.server.database.begin_writing()
         run.clients.database.begin_writing()
         _clean(run)
+        _write_behind(run, behind)
         yield run
+        behind.finish()
+        _write_behind(run, None)
     except BaseException:
+        behind.stop()
+        _write_behind(run, None)
         with contextlib.suppress(StorageFailed, RunDamaged):
             _clean(run)
             clean = True
@@ -209,6 +215,11 @@ def _check_seals(path: Path, trail: Record) -> None:
                 f"{which} is damaged: it is not what it was when the run was last closed",
                 hint="restore it from a backup; see `fedforget doctor`",
             )
+
+
+def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:
+    for database in run.databases():
+        database.behind = behind
 
 
 def _clean(run: OpenRun) -> None:

@@ -113,9 +113,14 @@ class ServerStore:
         return int(self.database.rows("SELECT max(round) FROM rounds WHERE round <= ?", (round_,))[0][0])
 
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
+        fresh = [client for client in drawn if self._first_use.of(client) is None]
+        self.database.write(lambda: self._commit(round_, state, fresh))
+        self._first_use.note(FirstUse.places(self.roster, fresh), round_)
+        self.rounds_done = round_
+
+    def _commit(self, round_: int, state: State, fresh: Sequence[Id]) -> None:
         name = self.models.write(state)
         dropped = [] if self._plan.is_kept(round_ - 1, round_) else [self.model_digest(round_ - 1)]
-        fresh = [client for client in drawn if self._first_use.of(client) is None]
         with self.database.transaction():
             self.database.run("INSERT INTO rounds VALUES (?, ?)", (round_, name))
             if dropped:
@@ -124,8 +129,6 @@ class ServerStore:
                 "UPDATE roster SET first_round = ? WHERE client = ?", ((round_, client) for client in fresh)
             )
             self._set("rounds_done", round_)
-        self._first_use.note(FirstUse.places(self.roster, fresh), round_)
-        self.rounds_done = round_
         if dropped:
             self._unlink_unless_referenced(dropped)
 

@@ -15,10 +15,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
-from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
+from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
+from fedforget.training.shelves import Shelves, as_tensor
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, load_weights, weights_of
 
@@ -39,15 +39,13 @@ class TorchLearner:
         pristine: PristineBuffers | None = None,
     ) -> None:
         self._module = module
-        self._data = data
         self._settings = settings
         self._loss = loss or nn.functional.cross_entropy
         self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
-        self._type = _float_type(module)  # what float features are brought to
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
-        self._read: dict[tuple[Id, Id], tuple[Tensor, Tensor]] = {}
+        self._shelves = Shelves(data, _float_type(module))
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
@@ -78,7 +76,7 @@ class TorchLearner:
                     hint="use a larger batch size, give every client two samples, or use GroupNorm",
                 )
             start_stream(stream)
-            x, y = self._batch(work.client, batch)
+            x, y = self._shelves.batch(work.client, work.samples, batch)
             loss = self._loss(self._module(x), y)
             if not math.isfinite(loss.item()):
                 raise self._not_finite(work, index)
@@ -103,22 +101,6 @@ class TorchLearner:
                 gradient = velocities[place]
             parameter.add_(gradient, alpha=-chosen.lr)
 
-    def _batch(self, client: Id, batch: tuple[Id, ...]) -> tuple[Tensor, Tensor]:
-        """The samples of a batch, stacked: a function of these samples alone, whatever else the client has or had."""
-        pairs = [self._sample(client, sample) for sample in batch]
-        try:
-            return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
-        except RuntimeError as error:
-            raise InvalidInput(
-                f"the samples of client {client} differ in shape", hint="pad or crop them to one shape, in a new run"
-            ) from error
-
-    def _sample(self, client: Id, sample: Id) -> tuple[Tensor, Tensor]:
-        if (client, sample) not in self._read:
-            x, y = self._data.sample(client, sample)
-            self._read[client, sample] = as_tensor(x, self._type), as_tensor(y)
-        return self._read[client, sample]
-
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
             f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
@@ -129,12 +111,6 @@ class TorchLearner:
 def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
     """A test set in the type the module computes in."""
     return as_tensor(test[0], _float_type(module)), as_tensor(test[1])
-
-
-def as_tensor(array: NDArray[Any], floats: torch.dtype | None = None) -> Tensor:
-    """A copy of an array; if it holds floats, in the given type."""
-    tensor = torch.from_numpy(np.array(array, order="C"))
-    return tensor.to(floats) if floats is not None and tensor.is_floating_point() else tensor
 
 
 def _float_type(module: nn.Module) -> torch.dtype:

@@ -1,0 +1,78 @@
+"""A batch is a function of its samples alone, whether its client's samples fit one tensor or not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from fedforget.algorithm.ids import Id
+from fedforget.errors import InvalidInput
+from fedforget.training.shelves import Shelves, as_tensor
+
+Pair = tuple[NDArray[Any], NDArray[Any]]
+
+
+class Source:
+    """Samples, and a note of each that was read."""
+
+    def __init__(self, samples: Mapping[Id, Pair]) -> None:
+        self.samples = samples
+        self.read: list[Id] = []
+
+    def sample(self, client: Id, sample: Id) -> Pair:
+        self.read.append(sample)
+        return self.samples[sample]
+
+
+def pair(value: float, dtype: Any = np.float32, shape: tuple[int, ...] = (3,)) -> Pair:
+    return np.full(shape, value, dtype) + np.arange(shape[0]).astype(dtype), np.asarray(int(value) % 3)
+
+
+def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
+    return tuple((t.dtype, t.shape, t.contiguous().view(torch.uint8).numpy().tobytes()) for t in tensors)
+
+
+@given(
+    types=st.lists(st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8]), min_size=2, max_size=6),
+    floats=st.sampled_from([torch.float32, torch.float64]),
+    data=st.data(),
+)
+def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats: torch.dtype, data: Any) -> None:
+    samples: dict[Id, Pair] = {place: pair(place + 0.1, kind) for place, kind in enumerate(types)}
+    batch = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
+    expected = bits(
+        (
+            torch.stack([as_tensor(samples[each][0], floats) for each in batch]),
+            torch.stack([as_tensor(samples[each][1]) for each in batch]),
+        )
+    )
+    assert bits(Shelves(Source(samples), floats).batch("a", tuple(samples), batch)) == expected
+    assert bits(Shelves(Source(samples), floats).batch("a", batch, batch)) == expected
+    assert bits(Shelves(Source(samples), floats).batch("a", (), batch)) == expected
+
+
+def test_an_erased_sample_is_not_read_again_and_others_are_read_once_per_shelf() -> None:
+    source = Source({place: pair(place) for place in range(4)})
+    shelves = Shelves(source, torch.float32)
+    for _ in range(3):
+        shelves.batch("a", (0, 1, 2, 3), (1, 3))
+    assert source.read == [0, 1, 2, 3]
+    source.read.clear()
+    x, _ = shelves.batch("a", (0, 2, 3), (2, 3))
+    assert x[:, 0].tolist() == [2.0, 3.0]
+    assert source.read == [0, 2, 3]
+
+
+def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> None:
+    shelves = Shelves(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
+    x, _ = shelves.batch("a", (0, 1, 2), (0, 1))
+    assert x.shape == (2, 3)
+    with pytest.raises(InvalidInput, match="client a differ in shape"):
+        shelves.batch("a", (0, 1, 2), (1, 2))
