@@ -20,7 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "training": {"numpy", "torch", "safetensors", "fedforget.errors", "fedforget.algorithm"},
     "data": {"numpy", "sklearn", "fedforget.errors", "fedforget.algorithm"},
     "store": {"numpy", "safetensors", "fedforget.errors", "fedforget.algorithm"},
-    "federation": {"fedforget.errors", "fedforget.algorithm"},
+    "federation": {"numpy", "fedforget.errors", "fedforget.algorithm"},
 }
 NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}
 NOT_IN_ALGORITHM_BUT = {"secrets": {"seeds.py"}}  # seeds may come from the operating system

@@ -34,8 +34,15 @@ class FedForgetError(Exception):
         self.message = message
         self.hint = hint
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return _again, (type(self), self.message, self.hint)  # errors cross over from worker processes
+
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def _again(kind: type[FedForgetError], message: str, hint: str) -> FedForgetError:
+    return kind(message, hint=hint)
 
 
 class InvalidInput(FedForgetError):

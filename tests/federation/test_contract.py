@@ -28,11 +28,18 @@ from fedforget.algorithm.ports import (
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, TrainingFailed, UnknownTarget
 from fedforget.federation.inline import InlineFederation
+from fedforget.federation.pool import PoolFederation
 from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batch, reference_block, reference_key
 
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
 
-ADAPTERS: dict[str, Make] = {"inline": InlineFederation}
+
+
+def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+    return PoolFederation(plan, memory, learner, workers=2)
+
+
+ADAPTERS: dict[str, Make] = {"inline": InlineFederation, "pool": pool}
 
 WORLD: World = {0: (0, 1, 2, 3), "ward-7": ("a", "b", 5), 7: (0,), "03": ("x", "y", "z", 1, 2)}
 PLAN = Plan(clients_per_round=3, batch_size=2, local_steps=2, rounds=6)

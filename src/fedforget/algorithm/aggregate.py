@@ -40,7 +40,7 @@ def _average_tensor(name: str, counts: Mapping[Id, int], models: Mapping[Id, Ten
                     f"the integer buffer {name!r} differs between clients, so there is no average of it",
                     hint="keep per-client counters out of the model, for instance BatchNorm(momentum=None)",
                 )
-        return sample
+        return sample.copy()
     total = np.zeros(sample.shape, np.float64)
     for client, count in counts.items():
         total += count * models[client][name].astype(np.float64)

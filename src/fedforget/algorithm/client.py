@@ -32,17 +32,18 @@ class Client:
 
     def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
         """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
-        batches, streams, uses = [], [], []
+        rows, streams, uses = [], [], []
         for index in range(self._plan.local_steps):
             batch = draw_batch_without_replacement(
                 self._priorities, self.id, self.samples, task.round, index, self._plan.batch_size
             )
             step = self._plan.step_of(task.round, index)
             uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
-            batches.append(tuple(self.samples.ids[place] for place in batch))
+            rows.append(batch)
             streams.append(self._priorities.stream(Address(Purpose.STATE, task.round, index, self._block)))
-        work = LocalRound(task.round, self.id, task.model, tuple(batches), tuple(streams), self.samples.ids)
-        return work, uses
+        ids = self.samples.ids
+        batches = tuple(tuple(ids[place] for place in batch) for batch in rows)
+        return LocalRound(task.round, self.id, task.model, batches, tuple(streams), ids, tuple(rows)), uses
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
         """The first step that used each sample, and whether nothing would be left."""

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id, IdSet
@@ -94,7 +95,8 @@ class Federation(Protocol):
 class LocalRound:
     """What a client's learner needs for one round: the model, and the samples and random stream of each step.
 
-    ``samples`` is all that the client has now, so that a learner can get them ready together.
+    ``samples`` is all that the client has now, so that a learner can get them ready together, and ``rows`` are the
+    places of each batch among them; a learner must do without where they are not given.
     """
 
     round: int
@@ -103,6 +105,7 @@ class LocalRound:
     batches: tuple[tuple[Id, ...], ...]
     streams: tuple[bytes, ...]
     samples: tuple[Id, ...] = ()
+    rows: tuple[NDArray[np.intp], ...] = ()
 
 
 class SampleSource(Protocol):

@@ -1,4 +1,4 @@
-"""Commands that plan, learn and forget."""
+"""Commands that learn and forget."""
 
 from __future__ import annotations
 
@@ -10,11 +10,24 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.plan import Plan, goal_of
-from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
+from fedforget.algorithm.plan import goal_of
+from fedforget.algorithm.theory import ForgettingCost
 from fedforget.cli.app import app
-from fedforget.cli.options import PlanOptions
+from fedforget.cli.options import (
+    BatchSize,
+    Clients,
+    Config,
+    Data,
+    LocalSteps,
+    PerRound,
+    PlanOptions,
+    RhoC,
+    RhoS,
+    Rounds,
+    Seed,
+)
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table, warn
+from fedforget.cli.planning import rho_warnings
 from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, InvalidRequests
 from fedforget.store.record import Basis
@@ -23,85 +36,6 @@ if TYPE_CHECKING:
     from fedforget.run import Run
 
 log = logging.getLogger("fedforget")
-
-Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
-Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
-RhoS = Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")]
-RhoC = Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")]
-PerRound = Annotated[int | None, typer.Option(help="Slots per round (K); with --batch-size instead of the rhos.")]
-BatchSize = Annotated[int | None, typer.Option(help="Samples per local step (b).")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
-LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
-Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
-Config = Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")]
-
-
-@app.command()
-def plan(
-    data: Data = None,
-    clients: Clients = None,
-    samples: Annotated[int | None, typer.Option(help="Samples per client (N), instead of a dataset.")] = None,
-    rho_s: RhoS = None,
-    rho_c: RhoC = None,
-    clients_per_round: PerRound = None,
-    batch_size: BatchSize = None,
-    rounds: Rounds = None,
-    local_steps: LocalSteps = None,
-    seed: Seed = None,
-    config: Config = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show what a plan means: K, b, E, R, the rho they realise, and what forgetting will cost."""
-    options = PlanOptions(
-        data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
-        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed,
-    ).with_file(config)  # fmt: skip
-    sizes = _sizes(options, samples)
-    made = options.plan_for(sizes)
-    costs = {
-        "sample": _cost(made, len(sizes), Loss(min(sizes), 1)),
-        "client": _cost(made, len(sizes), Loss(min(sizes), None)),
-    }
-    facts = {
-        "clients": len(sizes), "samples": sum(sizes), "clients_per_round": made.clients_per_round,
-        "batch_size": made.batch_size, "local_steps": made.local_steps, "rounds": made.rounds, "steps": made.steps,
-        "rho_s": made.realised_rho_s(sizes), "rho_c": made.realised_rho_c(len(sizes)),
-    }  # fmt: skip
-    warnings = _rho_warnings(facts["rho_s"], facts["rho_c"])
-
-    def text() -> str:
-        rows = [(level, c.probability, c.expected_steps, c.expected_steps_from_first_use) for level, c in costs.items()]
-        header = ("forgetting one", "P(recompute)", f"expected steps of {made.steps}", "from the first use")
-        return f"{pairs(facts)}\n\n{table(header, rows)}"
-
-    emit({**facts, **{level: asdict(cost) for level, cost in costs.items()}, "warnings": warnings}, as_json, text)
-    for warning in warnings:
-        warn(warning)
-
-
-def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
-    if samples is None:
-        from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
-
-        return sizes_of(options.data or "digits", 60 if options.clients is None else options.clients, options.seed)
-    if options.clients is None or options.clients < 1 or samples < 1:
-        raise InvalidInput("--samples needs --clients, both from 1", hint="give M and N, or a dataset with --data")
-    return [samples] * options.clients
-
-
-def _cost(made: Plan, clients: int, loss: Loss) -> ForgettingCost[float]:
-    return forgetting_cost(
-        [loss], clients=clients, clients_per_round=made.clients_per_round, batch_size=made.batch_size,
-        local_steps=made.local_steps, rounds=made.rounds,
-    )  # fmt: skip
-
-
-def _rho_warnings(rho_s: float, rho_c: float) -> list[str]:
-    return [
-        f"{name} = {value:.4g} is above 1: expect nearly every such request to recompute"
-        for name, value in (("rho_s", rho_s), ("rho_c", rho_c))
-        if value > 1
-    ]
 
 
 @app.command()
@@ -152,7 +86,7 @@ def train(
     with progress("training", goal, start=before.rounds_done) as advance:
         status = opened.train(until_round, on_round=advance)
     log.info("trained %s to round %d", status.run, status.rounds_done)
-    warnings = _rho_warnings(status.rho_s, status.rho_c)
+    warnings = rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
     for warning in warnings:
         warn(warning)

@@ -6,10 +6,23 @@ import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, LocalOptimizer, Plan, ServerOptimizer
 from fedforget.errors import InvalidInput, PlanRefused
+
+Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
+Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
+RhoS = Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")]
+RhoC = Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")]
+PerRound = Annotated[int | None, typer.Option(help="Slots per round (K); with --batch-size instead of the rhos.")]
+BatchSize = Annotated[int | None, typer.Option(help="Samples per local step (b).")]
+Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
+LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
+Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
+Config = Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")]
 
 
 @dataclass(slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from fedforget.algorithm.client import Client
 from fedforget.algorithm.draws import PrfPriorities, Priorities
@@ -13,6 +14,7 @@ from fedforget.algorithm.ports import (
     ForgetQuery,
     ForgetReply,
     LocalLearner,
+    LocalRound,
     Presence,
     RemoveOrder,
     TrainReply,
@@ -41,17 +43,24 @@ class InlineFederation:
         return [Presence(client, commitments[client]) for client in sorted(commitments, key=id_block)]
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
-        replies, uses = [], []
+        works, uses = [], []
         try:
             for task in tasks:
                 work, first_uses = self._client(task.client).local_round(task)
+                works.append(work)
                 uses += first_uses
-                replies.append(TrainReply(task.client, self._learner.train(work)))
+            models = self._train_all(works)
             self.memory.note(uses)
         except BaseException:
             self._clients.clear()  # what they noted of a round that failed never happened: their memory knows better
             raise
-        return replies
+        return [TrainReply(task.client, model) for task, model in zip(tasks, models, strict=True)]
+
+    def _train_all(self, works: Sequence[LocalRound]) -> list[Any]:
+        return [self._learner.train(work) for work in works]
+
+    def close(self) -> None:
+        """There is nothing to end."""
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
         return [self._client(query.client).what_would_change(query) for query in queries]

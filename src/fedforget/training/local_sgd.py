@@ -7,7 +7,7 @@ the optimiser starts afresh, dropout comes from addressed streams, and one threa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
 from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
-from fedforget.training.shelves import Shelves, as_tensor
+from fedforget.training.shelves import SharedShelves, Shelves, as_tensor
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, load_weights, weights_of
 
@@ -45,7 +46,12 @@ class TorchLearner:
         self._trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
+        self._data = data
         self._shelves = Shelves(data, _float_type(module))
+
+    def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
+        """Lay the clients' samples out in memory that processes forked from this one share."""
+        self._shelves = SharedShelves(self._data, _float_type(self._module), sizes, example)
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
@@ -76,7 +82,7 @@ class TorchLearner:
                     hint="use a larger batch size, give every client two samples, or use GroupNorm",
                 )
             start_stream(stream)
-            x, y = self._shelves.batch(work.client, work.samples, batch)
+            x, y = self._shelves.batch(work, index)
             loss = self._loss(self._module(x), y)
             if not math.isfinite(loss.item()):
                 raise self._not_finite(work, index)

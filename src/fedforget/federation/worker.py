@@ -1,0 +1,122 @@
+"""A forked process that answers questions, one at a time, until its parent closes the pipe or ends."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import multiprocessing
+import os
+import signal
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+from fedforget.errors import FedForgetError, InvalidInput
+
+_PR_SET_PDEATHSIG = 1
+_GRACE = 5.0  # seconds that a worker has to end by itself
+
+
+def can_fork() -> bool:
+    return "fork" in multiprocessing.get_all_start_methods()
+
+
+class Lost(Exception):
+    """A worker ended without an answer; says how."""
+
+
+class Worker:
+    """Forked, so that it has the module and the data without copying them.
+
+    ``answer`` runs there; its result comes back, or the error it raised. ``get_ready`` runs there first.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Any], Any],
+        *,
+        get_ready: Callable[[], None] = lambda: None,
+        siblings: Sequence[Worker] = (),
+        niceness: int = 0,
+    ) -> None:
+        if not can_fork():
+            raise InvalidInput("this system cannot fork worker processes", hint="use --federation inline")
+        context = multiprocessing.get_context("fork")
+        self.pipe, theirs = context.Pipe()
+        inherited = [self.pipe, *(sibling.pipe for sibling in siblings)]
+
+        def live(parent: int) -> None:
+            for other in inherited:
+                other.close()  # else a pipe would stay open here after its owner has closed it
+            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            _end_with(parent)
+            os.nice(niceness)
+            get_ready()
+            _serve(theirs, answer)
+
+        self._process = context.Process(target=live, args=(os.getpid(),), daemon=True)
+        gc.freeze()  # objects that a collection doesn't visit stay on shared pages
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # workers use one thread only
+            self._process.start()
+        gc.unfreeze()
+        theirs.close()
+
+    def ask(self, question: Any) -> None:
+        with contextlib.suppress(OSError):  # it is gone: noticed when its answer is read
+            self.pipe.send(question)
+
+    def answer(self) -> Any:
+        """Its answer; raises what it raised, or ``Lost``."""
+        try:
+            result, error = self.pipe.recv()
+        except (EOFError, OSError) as gone:
+            raise Lost(self._how_it_ended()) from gone
+        if error is not None:
+            raise error
+        return result
+
+    def _how_it_ended(self) -> str:
+        self._process.join(_GRACE)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name
+            return f"was killed ({name}{', perhaps for lack of memory' if name == 'SIGKILL' else ''})"
+        return f"ended with code {code}"
+
+    @property
+    def process_id(self) -> int | None:
+        return self._process.pid
+
+    def close(self, *, at_once: bool) -> None:
+        """End it: after what it is doing, or now."""
+        self.pipe.close()
+        if at_once:
+            self._process.kill()
+        self._process.join(_GRACE)
+        if self._process.is_alive():
+            self._process.kill()
+            self._process.join()
+
+
+def _serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            question = pipe.recv()
+            try:
+                pipe.send((answer(question), None))
+            except FedForgetError as error:
+                pipe.send((None, error))
+    os._exit(0)  # without the parent's exit handlers, which are not ours to run
+
+
+def _end_with(parent: int) -> None:
+    """Ask the system to end this process when its parent ends; elsewhere than on Linux the closed pipe must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before we could ask
+        os._exit(1)
