@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import Plan
@@ -12,9 +13,11 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data import digits
 from fedforget.data.digits import Digits
 from fedforget.errors import InvalidInput, PlanRefused
-from fedforget.run import Run
 from fedforget.store import run_directory
 from fedforget.store.plan_file import PlanFile
+
+if TYPE_CHECKING:
+    from fedforget.run import Run
 
 DATASETS = (digits.NAME,)
 MODEL: Mapping[str, str | int | float] = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
@@ -67,9 +70,11 @@ def train_run(
     *,
     seed: int | None,
     without: Iterable[Request] = (),
+    **workforce: Any,
 ) -> Run:
     """Make a run on a built-in dataset, or open the one that is there if it has the same plan."""
-    from fedforget.training.models import build_model  # noqa: PLC0415 (torch)
+    from fedforget.run import Run  # noqa: PLC0415 (torch)
+    from fedforget.training.models import build_model  # noqa: PLC0415
 
     check_dataset(name)
     source = SeedSource(seed)
@@ -88,12 +93,14 @@ def train_run(
         seed=seed,
         without=without,
         names=(MODEL, federation.settings()),
+        **workforce,
     )
 
 
-def open_run(path: Path) -> Run:
+def open_run(path: Path, **workforce: Any) -> Run:
     """Open a run on a built-in dataset from its directory alone."""
-    from fedforget.training.models import build_model  # noqa: PLC0415 (torch)
+    from fedforget.run import Run  # noqa: PLC0415 (torch)
+    from fedforget.training.models import build_model  # noqa: PLC0415
 
     file = PlanFile.read(path)
     if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
@@ -103,4 +110,4 @@ def open_run(path: Path) -> Run:
         )
     with run_directory.reading(path, settled=False) as run:
         owners = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
-    return Run(path, model=build_model(file.model, bytes(32)), data=Digits().federated(owners))
+    return Run(path, model=build_model(file.model, bytes(32)), data=Digits().federated(owners), **workforce)

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Request, Run
+from fedforget.engine import Engine
 from fedforget.algorithm.ports import State
 from fedforget.evidence.replay import close
 from fedforget.store import run_directory
@@ -131,15 +132,15 @@ def test_an_altered_model_file_is_found(copy: Path) -> None:
 def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """On another processor the bits may differ: then, and only then, closeness is enough, and it is said."""
     nudge: Callable[[np.ndarray], np.ndarray] = lambda array: np.nextafter(array, np.float32(10))  # noqa: E731
-    original = Run._learner
+    original = Engine.learner
 
-    def nudged(self: Run) -> object:
+    def nudged(self: Engine) -> object:
         learner = original(self)
         train = learner.train
         learner.train = lambda work: {name: nudge(t) for name, t in train(work).items()}  # type: ignore[method-assign]
         return learner
 
-    monkeypatch.setattr(Run, "_learner", nudged)
+    monkeypatch.setattr(Engine, "learner", nudged)
     here = opened(copy).verify()
     assert not here.ok
     monkeypatch.setattr("fedforget.run._same_environment", lambda run: False)

@@ -34,7 +34,6 @@ from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batc
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
 
 
-
 def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
     return PoolFederation(plan, memory, learner, workers=2)
 

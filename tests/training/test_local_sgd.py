@@ -18,7 +18,8 @@ from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, NonFiniteLoss, PlanRefused, TrainingFailed
-from fedforget.training.local_sgd import TorchLearner, count_correct
+from fedforget.training.evaluation import TestSet
+from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
 from fedforget.training.streams import one_thread
 from fedforget.training.weights import Weights, load_weights, parameter_names, weights_of
@@ -374,8 +375,8 @@ def test_tied_parameters_have_both_names() -> None:
 def test_correct_predictions_are_counted() -> None:
     module = nn.Linear(2, 2, bias=False)
     weights: Weights = {"weight": np.eye(2, dtype=np.float32)}
-    test = torch.tensor([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]]), torch.tensor([0, 1, 1])
-    assert count_correct(module, weights, test) == (2, 3)
+    test = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]]), np.array([0, 1, 1])
+    assert TestSet(module, test).count_correct(weights) == (2, 3)
 
 
 SETTINGS = {"name": "mlp", "inputs": 4, "hidden": 3, "classes": 2}

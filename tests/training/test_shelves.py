@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import LocalRound
 from fedforget.errors import InvalidInput
-from fedforget.training.shelves import Shelves, as_tensor
+from fedforget.training.shelves import SharedShelves, Shelves, as_tensor
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -39,6 +42,12 @@ def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
     return tuple((t.dtype, t.shape, t.contiguous().view(torch.uint8).numpy().tobytes()) for t in tensors)
 
 
+def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> LocalRound:
+    """One local round of these batches, of a client that has ``present``."""
+    rows = tuple(np.array([present.index(sample) for sample in batch], np.intp) for batch in batches) if present else ()
+    return LocalRound(1, client, None, tuple(map(tuple, batches)), (b"",) * len(batches), tuple(present), rows)
+
+
 @given(
     types=st.lists(st.sampled_from([np.float32, np.float64, np.float16, np.int64, np.uint8]), min_size=2, max_size=6),
     floats=st.sampled_from([torch.float32, torch.float64]),
@@ -47,32 +56,52 @@ def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
 def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats: torch.dtype, data: Any) -> None:
     samples: dict[Id, Pair] = {place: pair(place + 0.1, kind) for place, kind in enumerate(types)}
     batch = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
+    other = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
     expected = bits(
         (
             torch.stack([as_tensor(samples[each][0], floats) for each in batch]),
             torch.stack([as_tensor(samples[each][1]) for each in batch]),
         )
     )
-    assert bits(Shelves(Source(samples), floats).batch("a", tuple(samples), batch)) == expected
-    assert bits(Shelves(Source(samples), floats).batch("a", batch, batch)) == expected
-    assert bits(Shelves(Source(samples), floats).batch("a", (), batch)) == expected
+    for present in (tuple(samples), batch, ()):
+        one = work(present, batch)
+        assert bits(Shelves(Source(samples), floats).batch(one, 0)) == expected
+        for example in (work((), other), work((), batch)):
+            shared = SharedShelves(Source(samples), floats, {"b": 2, "a": len(present)}, example)
+            assert bits(shared.batch(one, 0)) == expected
+            assert bits(shared.batch(one, 0)) == expected
 
 
 def test_an_erased_sample_is_not_read_again_and_others_are_read_once_per_shelf() -> None:
     source = Source({place: pair(place) for place in range(4)})
     shelves = Shelves(source, torch.float32)
     for _ in range(3):
-        shelves.batch("a", (0, 1, 2, 3), (1, 3))
+        shelves.batch(work((0, 1, 2, 3), (1, 3)), 0)
     assert source.read == [0, 1, 2, 3]
     source.read.clear()
-    x, _ = shelves.batch("a", (0, 2, 3), (2, 3))
+    x, _ = shelves.batch(work((0, 2, 3), (2, 3)), 0)
     assert x[:, 0].tolist() == [2.0, 3.0]
     assert source.read == [0, 2, 3]
 
 
 def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> None:
     shelves = Shelves(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
-    x, _ = shelves.batch("a", (0, 1, 2), (0, 1))
+    x, _ = shelves.batch(work((0, 1, 2), (0, 1)), 0)
     assert x.shape == (2, 3)
     with pytest.raises(InvalidInput, match="client a differ in shape"):
-        shelves.batch("a", (0, 1, 2), (1, 2))
+        shelves.batch(work((0, 1, 2), (1, 2)), 0)
+
+
+def test_a_shelf_filled_by_one_process_is_there_for_the_others() -> None:
+    source = Source({place: pair(place) for place in range(4)})
+    shared = SharedShelves(source, torch.float32, {"a": 4}, work((), (0,)))
+    source.read.clear()
+    child = os.fork()
+    if not child:
+        shared.batch(work((0, 1, 2, 3), (1, 3)), 0)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    later = replace(work((0, 1, 2, 3), (1, 3)), samples=())  # whoever knows of the shelf isn't told the ids again
+    x, y = shared.batch(later, 0)
+    assert (x[:, 0].tolist(), y.tolist()) == ([1.0, 3.0], [1, 0])
+    assert source.read == []

@@ -6,11 +6,11 @@ seeds on whoever is left, never drawn afresh (see ``docs/errata.md``).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedforget.algorithm.ids import Id, canonical_id, id_block
-from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.learn import OnRound, Server, learn
 from fedforget.algorithm.ports import ForgetQuery, RemoveOrder
 from fedforget.errors import UnknownTarget
 
@@ -96,7 +96,7 @@ def apply(server: Server, decision: Decision) -> None:
     server.memory.rewind(back_to, decision.leaving)
 
 
-def forget(server: Server, requests: Sequence[Request], on_round: Callable[[int], None] | None = None) -> Decision:
+def forget(server: Server, requests: Sequence[Request], on_round: OnRound | None = None) -> Decision:
     """Algorithms 2 and 3 for any batch of requests: decide, remove and rewind, learn."""
     decision = decide(server, requests)
     apply(server, decision)

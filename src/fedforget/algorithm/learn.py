@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from fedforget.algorithm.draws import Priorities, draw_clients_with_replacement, multiplicities
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import Aggregator, Federation, ServerMemory, TrainTask
+from fedforget.algorithm.ports import Aggregator, Federation, ServerMemory, State, TrainTask
+
+OnRound = Callable[[int, State], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Server:
     aggregate: Aggregator
 
 
-def learn(server: Server, until: int, on_round: Callable[[int], None] | None = None) -> None:
+def learn(server: Server, until: int, on_round: OnRound | None = None) -> None:
     """Algorithm 1: for each round from the first one without a model, derive its draws, train, aggregate, commit.
 
     A client drawn m times trains once and counts m/K in the average (Section 5.2's equivalent procedure).
@@ -37,4 +39,4 @@ def learn(server: Server, until: int, on_round: Callable[[int], None] | None = N
         state = server.aggregate(state, slots, replies)  # θ^(t)
         memory.commit(round_, state, clients)
         if on_round is not None:
-            on_round(round_)
+            on_round(round_, state)

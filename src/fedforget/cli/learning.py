@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,8 @@ from fedforget.cli.options import (
     Clients,
     Config,
     Data,
+    EvalEvery,
+    Federation,
     LocalSteps,
     PerRound,
     PlanOptions,
@@ -25,6 +27,9 @@ from fedforget.cli.options import (
     RhoS,
     Rounds,
     Seed,
+    Workers,
+    WorkerTimeout,
+    workforce,
 )
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table, warn
 from fedforget.cli.planning import rho_warnings
@@ -64,7 +69,10 @@ def train(
     prox: Annotated[float | None, typer.Option(help="FedProx term.", show_default="0")] = None,
     server_optimizer: Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")] = None,
     server_lr: Annotated[float | None, typer.Option(help="Learning rate of fedadam.", show_default="0.01")] = None,
-    federation: Annotated[str, typer.Option(help="How clients are reached: inline.")] = "inline",
+    eval_every: EvalEvery = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
     device: Annotated[str, typer.Option(help="Where tensors live: cpu.")] = "cpu",
     config: Config = None,
     as_json: JsonOption = False,
@@ -75,16 +83,16 @@ def train(
         batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep, lr=lr, momentum=momentum,
         weight_decay=weight_decay, prox=prox, server_optimizer=server_optimizer, server_lr=server_lr,
     ).with_file(config)  # fmt: skip
-    _require_supported(federation, device)
+    _require_supported(device)
     if out is not None and options.rounds is not None:
         goal_of(options.rounds, until_round)  # before anything is made
-    opened = _opened_for_training(run, out, options, without)
+    opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
     goal = goal_of(opened.plan.rounds, until_round)
     before = opened.status()
     if before.rounds_done == 0 and not as_json:
         _say_what_it_costs(opened, goal)
     with progress("training", goal, start=before.rounds_done) as advance:
-        status = opened.train(until_round, on_round=advance)
+        status = opened.train(until_round, on_round=advance, eval_every=eval_every)
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
@@ -92,14 +100,14 @@ def train(
         warn(warning)
 
 
-def _require_supported(federation: str, device: str) -> None:
-    if federation != "inline":
-        raise InvalidInput(f"unknown federation {federation!r}", hint="use inline")
+def _require_supported(device: str) -> None:
     if device != "cpu":
         raise InvalidInput(f"cannot train on {device!r}", hint="use cpu: only there are results bitwise repeatable")
 
 
-def _opened_for_training(run: Path | None, out: Path | None, options: PlanOptions, without: Path | None) -> Run:
+def _opened_for_training(
+    run: Path | None, out: Path | None, options: PlanOptions, without: Path | None, chosen: dict[str, Any]
+) -> Run:
     from fedforget.builtin import open_run, train_run  # noqa: PLC0415 (scikit-learn, torch)
 
     if run is not None and out is None:
@@ -107,7 +115,7 @@ def _opened_for_training(run: Path | None, out: Path | None, options: PlanOption
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to go on")
-        return open_run(run)
+        return open_run(run, **chosen)
     if out is None or run is not None:
         raise InvalidInput(
             "say which run, once", hint="give --out for a new one, or the directory of one to go on with"
@@ -119,6 +127,7 @@ def _opened_for_training(run: Path | None, out: Path | None, options: PlanOption
         options.plan_for,
         seed=options.seed,
         without=read_requests(without) if without else [],
+        **chosen,
     )
 
 
@@ -139,6 +148,10 @@ def forget(
         bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
+    eval_every: EvalEvery = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
     as_json: JsonOption = False,
 ) -> None:
     """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
@@ -150,9 +163,9 @@ def forget(
     if dry_run:
         _dry_run(run, requests, new_seed, as_json)
         return
-    opened = open_run(run)
+    opened = open_run(run, **workforce(federation, workers, worker_timeout))
     with progress("forgetting", opened.status().rounds_done) as advance:
-        receipts = opened.forget(requests, basis=basis, new_seed=new_seed, on_round=advance)
+        receipts = opened.forget(requests, basis=basis, new_seed=new_seed, on_round=advance, eval_every=eval_every)
     log.info("forgot %d requests on %s", len(receipts), run)
 
     def text() -> str:
@@ -189,8 +202,8 @@ def _requests(client: str | None, sample: str | None, batch: Path | None) -> lis
 
 
 def _dry_run(run: Path, requests: list[Request], new_seed: bool, as_json: bool) -> None:
-    from fedforget.run import preview  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
+    from fedforget.targets import preview  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
         cost = preview(opened, requests)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
@@ -23,6 +24,25 @@ Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
 LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
 Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
 Config = Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")]
+
+
+EvalEvery = Annotated[
+    int | None, typer.Option(help="Measure the model of every so many rounds on the test set.", show_default="the last")
+]
+Federation = Annotated[
+    str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
+]
+Workers = Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")]
+WorkerTimeout = Annotated[
+    float | None, typer.Option(help="Seconds that a worker has for one client's round.", show_default="600")
+]
+
+
+def workforce(federation: str | None, workers: int | None, timeout: float | None) -> dict[str, Any]:
+    """What ``Run`` is told about the processes that train: the pool where the system has been tried with it."""
+    usual = "pool" if sys.platform == "linux" or workers is not None else "inline"
+    chosen = {"federation": federation or usual, "workers": workers, "patience": timeout}
+    return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass(slots=True)

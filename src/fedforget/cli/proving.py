@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
+from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, table
 from fedforget.errors import FedForgetError, InvalidInput
 
@@ -19,11 +20,17 @@ class VerificationFailed(FedForgetError):
 
 
 @app.command()
-def verify(run: Annotated[Path, typer.Argument(help="The run to check.")], as_json: JsonOption = False) -> None:
+def verify(
+    run: Annotated[Path, typer.Argument(help="The run to check.")],
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
+) -> None:
     """Derive all draws again, replay from round 0 on the remaining data, and compare every byte."""
     from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
 
-    opened = open_run(run)
+    opened = open_run(run, **workforce(federation, workers, worker_timeout))
     with progress("replaying", opened.status().rounds_done) as advance:
         found = opened.verify(on_round=advance)
     facts = found.as_dict()

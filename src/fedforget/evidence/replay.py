@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
-from fedforget.algorithm.ports import Aggregator, LocalLearner, Presence, State
+from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.errors import DataChanged, RunDamaged
-from fedforget.federation.inline import InlineFederation
 from fedforget.store.files import digest
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
+
+Reach = Callable[[ClientMemory, Callable[[], dict[Id, int]]], AbstractContextManager[Federation]]
 
 TOLERANCE = 1e-3  # of the largest weight, where other hardware or libraries did the arithmetic
 
@@ -60,15 +63,19 @@ class _Watched(ServerInMemory):
 def verify(
     run: OpenRun,
     data: FederatedData,
-    learner: LocalLearner,
+    reach: Reach,
     aggregate: Aggregator,
     *,
     same_environment: bool,
     on_round: Callable[[int], None] | None = None,
 ) -> Verification:
-    """Check seeds, chain, data and model files, then replay the run and compare."""
+    """Check seeds, chain, data and model files, then replay the run and compare.
+
+    ``reach`` makes a federation of the clients whose memory it is given.
+    """
     found = Verification()
-    _check_seeds(run, InlineFederation(run.file.plan, run.clients, learner).who_are_you(), found)
+    with reach(run.clients, run.clients.sizes) as federation:
+        _check_seeds(run, federation.who_are_you(), found)
     problem = run.record.chain_problem(run.server.seed_origin)
     if problem is not None:
         found.chain_ok = False
@@ -76,7 +83,7 @@ def verify(
     _check_data(run, data, found)
     _check_models(run, found)
     if found.data_ok and found.models_ok:
-        _replay(run, learner, aggregate, found, same_environment, on_round)
+        _replay(run, reach, aggregate, found, same_environment, on_round)
     else:
         found.bitwise_equal = False
     return found
@@ -122,7 +129,7 @@ def _check_models(run: OpenRun, found: Verification) -> None:
 
 def _replay(
     run: OpenRun,
-    learner: LocalLearner,
+    reach: Reach,
     aggregate: Aggregator,
     found: Verification,
     same_environment: bool,
@@ -148,9 +155,10 @@ def _replay(
     memory.compare = compare
     roster = run.server.roster
     clients = ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
-    federation = InlineFederation(plan, clients, learner)
-    server = Server(plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
-    learn(server, run.server.rounds_done, on_round)
+    after = None if on_round is None else lambda round_, _: on_round(round_)
+    with reach(clients, lambda: {client: len(clients.samples(client)) for client in roster}) as federation:
+        server = Server(plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
+        learn(server, run.server.rounds_done, after)
     same_draws = memory.first_rounds() == run.server.first_rounds() and all(
         clients.first_steps(client) == run.clients.first_steps(client) for client in roster
     )

@@ -107,18 +107,29 @@ class PoolFederation(InlineFederation):
         if shared:
             self._model.write(works[0].model)
         found: list[Any] = [None] * len(works)
-        waiting, idle, left = iter(enumerate(works)), list(self._desks), len(works)
-        while left:
-            for desk, (place, work) in zip(idle, waiting, strict=False):
+        failures: dict[int, FedForgetError] = {}
+        waiting, idle = iter(enumerate(works)), list(self._desks)
+        while True:
+            for desk, (place, work) in zip(idle, waiting if not failures else (), strict=False):
                 desk.place, desk.since = place, time.monotonic()
                 desk.worker.ask((place, self._as_sent(work, shared)))
-            idle = self._next_to_answer(works)
+            busy = [desk for desk in self._desks if desk.place is not None]
+            if failures:  # the first in the order of tasks is raised, as if they had been done one by one
+                busy = [desk for desk in busy if (desk.place or 0) < min(failures)]
+            if not busy:
+                break
+            idle = self._next_to_answer(busy, works)
             for desk in idle:
-                place = desk.place or 0
-                is_shared, model = self._answer_of(desk, works[place])
+                place, desk.place = desk.place or 0, None
+                try:
+                    is_shared, model = self._answer_of(desk, works[place])
+                except FedForgetError as failure:
+                    failures[place] = failure
+                    continue
                 found[place] = self._results[place].views() if is_shared else model
                 self._introduced.add(works[place].client)
-                left -= 1
+        if failures:
+            raise failures[min(failures)]
         return found
 
     def _as_sent(self, work: LocalRound, shared: bool) -> LocalRound:
@@ -126,8 +137,7 @@ class PoolFederation(InlineFederation):
         known = work.client in self._introduced
         return replace(work, model=None if shared else work.model, samples=() if known else work.samples)
 
-    def _next_to_answer(self, works: Sequence[LocalRound]) -> list[_Desk]:
-        busy = [desk for desk in self._desks if desk.place is not None]
+    def _next_to_answer(self, busy: Sequence[_Desk], works: Sequence[LocalRound]) -> list[_Desk]:
         slowest = min(busy, key=lambda desk: desk.since)
         ready = wait([desk.worker.pipe for desk in busy], max(0.0, slowest.since + self._patience - time.monotonic()))
         if not ready:
@@ -140,7 +150,6 @@ class PoolFederation(InlineFederation):
             answer: tuple[bool, Any] = desk.worker.answer()
         except Lost as how:
             raise _lost(work, str(how)) from how
-        desk.place = None
         return answer
 
     # In a worker

@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
 from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
-from fedforget.training.shelves import SharedShelves, Shelves, as_tensor
+from fedforget.training.shelves import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
-from fedforget.training.weights import PristineBuffers, Weights, load_weights, weights_of
+from fedforget.training.weights import PristineBuffers, Weights, float_type, load_weights, weights_of
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -47,11 +45,11 @@ class TorchLearner:
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
-        self._shelves = Shelves(data, _float_type(module))
+        self._shelves = Shelves(data, float_type(module))
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
         """Lay the clients' samples out in memory that processes forked from this one share."""
-        self._shelves = SharedShelves(self._data, _float_type(self._module), sizes, example)
+        self._shelves = SharedShelves(self._data, float_type(self._module), sizes, example)
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
@@ -112,21 +110,3 @@ class TorchLearner:
             f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
             hint="the round was not committed; look at its samples, forget it, or lower the learning rate in a new run",
         )
-
-
-def test_tensors(module: nn.Module, test: tuple[NDArray[Any], NDArray[Any]]) -> tuple[Tensor, Tensor]:
-    """A test set in the type the module computes in."""
-    return as_tensor(test[0], _float_type(module)), as_tensor(test[1])
-
-
-def _float_type(module: nn.Module) -> torch.dtype:
-    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
-
-
-def count_correct(module: nn.Module, weights: Weights, test: tuple[Tensor, Tensor]) -> tuple[int, int]:
-    """How many test samples a classifier gets right, and of how many."""
-    load_weights(module, weights)
-    module.eval()
-    with torch.no_grad():
-        predicted = module(test[0]).argmax(dim=-1)
-    return int((predicted == test[1]).sum()), int(test[1].numel())

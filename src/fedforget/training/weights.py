@@ -75,6 +75,11 @@ class PristineBuffers:
         return hasher.hexdigest()
 
 
+def float_type(module: nn.Module) -> torch.dtype:
+    """The type that a module computes in; float features are brought to it."""
+    return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
+
+
 def parameter_names(module: nn.Module) -> frozenset[str]:
     """The names that an optimiser may step; all others are buffers."""
     return frozenset(name for name, _ in module.named_parameters(remove_duplicate=False))
