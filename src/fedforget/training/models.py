@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from torch import nn
 
@@ -15,11 +15,30 @@ def mlp(inputs: int, hidden: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
+def cnn(side: int, channels: int, hidden: int, classes: int) -> nn.Module:
+    """LEAF's network for images of ``side`` × ``side``, which the paper takes: two 5×5 convolutions, two dense layers."""
+    return nn.Sequential(
+        nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(64 * (side // 4) ** 2, hidden), nn.ReLU(), nn.Linear(hidden, classes),
+    )  # fmt: skip
+
+
+MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
+    "mlp": (mlp, ("inputs", "hidden", "classes")),
+    "cnn": (cnn, ("side", "channels", "hidden", "classes")),
+}
+
+
 def build_model(settings: Mapping[str, object], seed: bytes) -> nn.Module:
     """The model that a plan names, its initial weights a function of the seed."""
-    if settings.get("name") != "mlp":
-        raise PlanRefused(f"unknown model {settings.get('name')!r}", hint="the models are: mlp")
-    sizes = (int(str(settings[key])) for key in ("inputs", "hidden", "classes"))
+    name = settings.get("name")
+    if name not in MODELS:
+        raise PlanRefused(f"unknown model {name!r}", hint=f"the models are: {', '.join(MODELS)}")
+    make, keys = MODELS[str(name)]
+    missing = [key for key in keys if key not in settings]
+    if missing:
+        raise PlanRefused(f"the model {name} lacks its {', '.join(missing)}", hint="give whole numbers from 1")
     with own_streams():
         start_stream(seed)
-        return mlp(*sizes)
+        return make(*(int(str(settings[key])) for key in keys))
