@@ -115,7 +115,7 @@ def test_every_draw_of_a_tiny_world(losses, setting):
 
 
 def stays(losses: Sequence[Loss], setting: dict[str, int], steps: range) -> list[Fraction]:
-    training = theory._Training(**setting)
+    training = theory.Training(**setting)
     misses = [theory._exact_miss(loss, training.batch_size) for loss in losses]
     return [theory._exact_stay([miss**step for miss in misses], training) for step in steps]
 

@@ -19,13 +19,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from fractions import Fraction
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
+
+from fedforget.algorithm.geometric import Floats, change_within, expected_rounds_redone
 
 Number = TypeVar("Number", float, Fraction)
-Floats = NDArray[np.float64]
 
 _NEGLIGIBLE = 1e-30  # of the largest probability that something is lost: far below one rounding
 _UNDERFLOW = 750.0  # exp of minus this is zero
@@ -69,7 +69,7 @@ class StreamCost:
 
 
 @dataclass(frozen=True, slots=True)
-class _Training:
+class Training:
     """M, K, b, E and R."""
 
     clients: int
@@ -95,7 +95,7 @@ def client_bound(*, clients: int, clients_per_round: int, rounds: int) -> Fracti
     >>> client_bound(clients=100, clients_per_round=5, rounds=4)
     Fraction(1, 5)
     """
-    _Training(clients, clients_per_round, 1, 1, rounds)
+    Training(clients, clients_per_round, 1, 1, rounds)
     return Fraction(clients_per_round * rounds, clients)
 
 
@@ -109,8 +109,34 @@ def sample_bound(
     """
     if samples < 1:
         raise ValueError(f"a client with {samples} samples has none to forget")
-    _Training(clients, clients_per_round, batch_size, local_steps, rounds)
+    Training(clients, clients_per_round, batch_size, local_steps, rounds)
     return Fraction(min(batch_size, samples) * clients_per_round * local_steps * rounds, samples * clients)
+
+
+def client_change(clients: int, clients_per_round: int | Floats) -> Any:
+    """p_c = 1 − (1 − 1/M)^K: a round changes if one client leaves. For an array of K, an array.
+
+    >>> round(float(client_change(100, 5)), 6)
+    0.04901
+    """
+    return change_within(1 / clients, clients_per_round)
+
+
+def sample_change(
+    samples: int,
+    *,
+    clients: int,
+    clients_per_round: int | Floats,
+    batch_size: int | Floats,
+    local_steps: int | Floats,
+) -> Any:
+    """p_c·(1 − (1 − min(b, N)/N)^E): a round changes if one sample of a client with N goes. For arrays, an array.
+
+    >>> round(float(sample_change(50, clients=100, clients_per_round=5, batch_size=10, local_steps=2)), 6)
+    0.017644
+    """
+    held = change_within(np.minimum(batch_size, samples) / samples, local_steps)
+    return client_change(clients, clients_per_round) * held
 
 
 def forgetting_cost(
@@ -128,7 +154,7 @@ def forgetting_cost(
     >>> round(forgetting_cost([Loss(50, None)], **world).probability, 6)
     0.182093
     """
-    return _cost(losses, _Training(clients, clients_per_round, batch_size, local_steps, rounds))
+    return _cost(losses, Training(clients, clients_per_round, batch_size, local_steps, rounds))
 
 
 def exact_forgetting_cost(
@@ -143,7 +169,7 @@ def exact_forgetting_cost(
     >>> print(cost.probability, cost.expected_steps, cost.expected_steps_from_first_use)
     3/8 3/4 5/8
     """
-    training = _Training(clients, clients_per_round, batch_size, local_steps, rounds)
+    training = Training(clients, clients_per_round, batch_size, local_steps, rounds)
     training.check(losses)
     misses = [_exact_miss(loss, batch_size) for loss in losses]
     stays = [_exact_stay([miss**step for miss in misses], training) for step in range(1, local_steps + 1)]
@@ -176,7 +202,7 @@ def expected_stream_cost(
     >>> round(expected_stream_cost(3, None, **world).expected_recomputations, 6)  # 1/3 + 1/2 + 1
     1.833333
     """
-    training = _Training(clients, clients_per_round, batch_size, local_steps, rounds)
+    training = Training(clients, clients_per_round, batch_size, local_steps, rounds)
     there = clients if samples is None else samples
     if not 0 <= requests <= there:
         raise ValueError(f"cannot forget {requests} of {there}")
@@ -187,7 +213,7 @@ def expected_stream_cost(
     return StreamCost(*totals.tolist())
 
 
-def _cost(losses: Sequence[Loss], training: _Training) -> ForgettingCost[float]:
+def _cost(losses: Sequence[Loss], training: Training) -> ForgettingCost[float]:
     """``forgetting_cost`` without subtracting numbers that are nearly equal."""
     training.check(losses)
     change_sum, change = 0.0, 0.0  # Σ (1 − q_i) and 1 − Q
@@ -196,35 +222,16 @@ def _cost(losses: Sequence[Loss], training: _Training) -> ForgettingCost[float]:
         change = min(float(changes[-1]), 1.0)
     if training.rounds == 0 or change == 0.0:
         return ForgettingCost(0.0, 0.0, 0.0)
-    probability = _change_within(change, training.rounds)
-    later_rounds = training.local_steps * _rounds_redone(change, training.rounds - 1)
+    probability = float(change_within(change, training.rounds))
+    later_rounds = training.local_steps * float(expected_rounds_redone(change, training.rounds - 1))
     return ForgettingCost(
         probability=probability,
-        expected_steps=training.local_steps * _rounds_redone(change, training.rounds),
+        expected_steps=training.local_steps * float(expected_rounds_redone(change, training.rounds)),
         expected_steps_from_first_use=later_rounds + probability / change * change_sum,
     )
 
 
-def _change_within(change: float, rounds: int) -> float:
-    """1 − Q^n for 1 − Q = ``change``."""
-    if change >= 1.0:
-        return float(rounds > 0)
-    return -math.expm1(rounds * math.log1p(-change))
-
-
-def _rounds_redone(change: float, rounds: int) -> float:
-    """Σ_{r=1..n} (1 − Q^r): n doubles along its binary digits, and only positive numbers are added."""
-    total, reached = 0.0, 0
-    for digit in f"{rounds:b}":
-        within = _change_within(change, reached)
-        total, reached = total * (2.0 - within) + reached * within, 2 * reached
-        if digit == "1":
-            reached += 1
-            total += _change_within(change, reached)
-    return total
-
-
-def _step_changes(losses: Sequence[Loss], training: _Training) -> Iterator[Floats]:
+def _step_changes(losses: Sequence[Loss], training: Training) -> Iterator[Floats]:
     """1 − q_i for i = 1 to E, piece by piece; clients with the same β count as one group."""
     groups = Counter(_log_miss(samples, lost, training.batch_size) for samples, lost in map(astuple, losses))
     certain = groups.pop(-math.inf, 0)
@@ -285,7 +292,7 @@ def _exact_miss(loss: Loss, batch_size: int) -> Fraction:
     return Fraction(math.comb(loss.samples - loss.lost, size), math.comb(loss.samples, size))
 
 
-def _exact_stay(misses: Sequence[Fraction], training: _Training) -> Fraction:
+def _exact_stay(misses: Sequence[Fraction], training: Training) -> Fraction:
     """E[(1 − B/M)^K] for clients that miss what they lose with these probabilities."""
     law = [Fraction(1)]
     for miss in misses:

@@ -16,7 +16,7 @@ def mlp(inputs: int, hidden: int, classes: int) -> nn.Module:
 
 
 def cnn(side: int, channels: int, hidden: int, classes: int) -> nn.Module:
-    """LEAF's network for images of ``side`` × ``side``, which the paper takes: two 5×5 convolutions, two dense layers."""
+    """LEAF's network for square images: two 5×5 convolutions with pooling, then two dense layers."""
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
