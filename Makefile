@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev
+EXTRAS := dev,simulation
 
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
@@ -63,6 +63,6 @@ $(CORE): pyproject.toml constraints.txt
 
 $(DEV): pyproject.toml constraints.txt
 	$(make_venv)
-	@echo "Installing FedForget and the developer tools into $(VENV) (one to two minutes) ..."
+	@echo "Installing FedForget and the developer tools into $(VENV) (two to three minutes) ..."
 	@$(PIP_INSTALL) -e ".[$(EXTRAS)]"
 	@touch $(CORE) $@
