@@ -5,7 +5,8 @@ A new adapter adds itself to ``ADAPTERS``: how to make it from a plan, the clien
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -34,11 +35,14 @@ from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batc
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
 
 
-def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> PoolFederation:
     return PoolFederation(plan, memory, learner, workers=2)
 
 
-ADAPTERS: dict[str, Make] = {"inline": InlineFederation, "pool": pool}
+ADAPTERS: dict[str, Callable[[Plan, ClientMemory, LocalLearner], InlineFederation]] = {
+    "inline": InlineFederation,
+    "pool": pool,
+}
 
 WORLD: World = {0: (0, 1, 2, 3), "ward-7": ("a", "b", 5), 7: (0,), "03": ("x", "y", "z", 1, 2)}
 PLAN = Plan(clients_per_round=3, batch_size=2, local_steps=2, rounds=6)
@@ -47,8 +51,13 @@ MODEL = HistoryIsTheModel.initial().model
 
 
 @pytest.fixture(params=ADAPTERS)
-def make(request: pytest.FixtureRequest) -> Make:
-    return ADAPTERS[request.param]
+def make(request: pytest.FixtureRequest) -> Iterator[Make]:
+    with contextlib.ExitStack() as made:
+
+        def one(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+            return made.enter_context(contextlib.closing(ADAPTERS[request.param](plan, memory, learner)))
+
+        yield one
 
 
 @pytest.fixture

@@ -97,9 +97,7 @@ class PoolFederation(InlineFederation):
         self._model = SharedArrays(first.model)
         self._results = [SharedArrays(first.model) for _ in range(self._plan.clients_per_round)]
         for _ in range(self._count):
-            siblings = [desk.worker for desk in self._desks]
-            worker = Worker(self._run_one, get_ready=self._in_worker, siblings=siblings)
-            self._desks.append(_Desk(worker))
+            self._desks.append(_Desk(Worker(self._run_one, get_ready=self._in_worker)))
 
     def _share_out(self, works: Sequence[LocalRound]) -> list[Any]:
         """The local models in the order of the work; those in shared memory are there until the next round."""

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -18,6 +18,8 @@ from fedforget.errors import FedForgetError, InvalidInput
 
 _PR_SET_PDEATHSIG = 1
 _GRACE = 5.0  # seconds that a worker has to end by itself
+
+_pipes: set[Connection] = set()  # this process's ends, to all its workers
 
 
 def can_fork() -> bool:
@@ -39,18 +41,17 @@ class Worker:
         answer: Callable[[Any], Any],
         *,
         get_ready: Callable[[], None] = lambda: None,
-        siblings: Sequence[Worker] = (),
         niceness: int = 0,
     ) -> None:
         if not can_fork():
             raise InvalidInput("this system cannot fork worker processes", hint="use --federation inline")
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
-        inherited = [self.pipe, *(sibling.pipe for sibling in siblings)]
+        _pipes.add(self.pipe)
 
         def live(parent: int) -> None:
-            for other in inherited:
-                other.close()  # else a pipe would stay open here after its owner has closed it
+            for inherited in _pipes:
+                inherited.close()  # else another worker's pipe would stay open here after the parent has closed it
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             _end_with(parent)
@@ -94,6 +95,7 @@ class Worker:
 
     def close(self, *, at_once: bool) -> None:
         """End it: after what it is doing, or now."""
+        _pipes.discard(self.pipe)
         self.pipe.close()
         if at_once:
             self._process.kill()

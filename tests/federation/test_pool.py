@@ -1,0 +1,329 @@
+"""The pool: the bytes of ``inline``, whoever trains; workers that die, hang or run out are named; none outlives us."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
+from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.memory import ClientsInMemory
+from fedforget.algorithm.ports import LocalRound, TrainTask
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
+from fedforget.federation.pool import PoolFederation
+from fedforget.store import run_directory
+from tests.helpers import function_files
+
+PLAN = Plan(4, 3, 2, 5, LocalOptimizer(lr=0.1, momentum=0.9, prox=0.01), ServerOptimizer("fedadam"))
+FEATURES, CLASSES = 5, 3
+
+
+def samples(count: int, seed: int) -> dict[int, tuple[np.ndarray, int]]:
+    rng = np.random.default_rng(seed)
+    return {row: (rng.normal(size=FEATURES).astype(np.float32), int(rng.integers(CLASSES))) for row in range(count)}
+
+
+DATA = {client: samples(6 + client, client) for client in range(7)}
+TEST = np.random.default_rng(9).normal(size=(1201, FEATURES)).astype(np.float32), np.arange(1201) % CLASSES
+
+
+class Everyday(nn.Module):
+    """BatchNorm, dropout, and a buffer of integers that all clients agree on; does something to order at a marker."""
+
+    def __init__(self, at_marker: Callable[[], None] = lambda: None) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(FEATURES, 8), nn.BatchNorm1d(8, momentum=None), nn.Dropout(0.3), nn.Linear(8, CLASSES)
+        )
+        self.register_buffer("agreed", torch.arange(3))
+        self.at_marker = at_marker
+
+    def forward(self, x: Tensor) -> Tensor:
+        if (x == MARKER).any():
+            self.at_marker()
+        return self.layers(x)
+
+
+MARKER = 12345.0
+
+
+def fresh(at_marker: Callable[[], None] = lambda: None) -> nn.Module:
+    torch.manual_seed(3)
+    return Everyday(at_marker)
+
+
+def marked(client: int) -> dict[int, Any]:
+    """The data, with a marker in every sample of one client."""
+    data: dict[int, Any] = dict(DATA)
+    data[client] = {
+        row: (np.where(np.arange(FEATURES) == 0, np.float32(MARKER), x), y) for row, (x, y) in DATA[client].items()
+    }
+    return data
+
+
+def opened(path: Path, at_marker: Callable[[], None] = lambda: None, **changes: Any) -> Run:
+    given = {"data": DATA, "test": TEST, "seed": 1, **changes}
+    return Run(path, PLAN, model=fresh(at_marker), **given)
+
+
+def first_drawn(path: Path) -> int:
+    """A client that takes part in round 2, other than the first of its tasks."""
+    run = opened(path)
+    run.train()
+    with run_directory.reading(path) as found:
+        rounds = found.server.first_rounds()
+    return int(next(client for client, first in rounds.items() if first == 1))
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_runs_are_byte_for_byte_those_of_inline(tmp_path: Path, workers: int) -> None:
+    """Also after forgetting, and where the process has trained by itself before it forks."""
+    inline = opened(tmp_path / "inline")
+    pool = opened(tmp_path / "pool", federation="pool", workers=workers)
+    for run in (inline, pool):
+        run.train(3)
+    assert function_files(inline.path) == function_files(pool.path)
+    for run in (inline, pool):
+        run.forget([Request(2, 1), Request(4)])
+        run.train()
+    assert function_files(inline.path) == function_files(pool.path)
+    assert pool.verify().ok
+    assert opened(tmp_path / "pool").verify().ok
+
+
+def test_measuring_beside_training_gives_the_same_numbers(tmp_path: Path) -> None:
+    def measured(path: Path) -> list[Any]:
+        with run_directory.reading(path) as run:
+            return run.record.database.rows("SELECT round, correct, count FROM metrics ORDER BY round")
+
+    inline = opened(tmp_path / "inline")
+    pool = opened(tmp_path / "pool", federation="pool", workers=2)
+    later = opened(tmp_path / "later", federation="pool", workers=2)
+    inline.train(eval_every=2)
+    pool.train(eval_every=2)
+    later.train()
+    later.train(eval_every=2)  # the models are kept, so they can be measured afterwards
+    assert [row[0] for row in measured(inline.path)] == [0, 2, 4, 5]
+    assert measured(pool.path) == measured(inline.path)
+    assert measured(later.path) == measured(inline.path)
+    assert {row[2] for row in measured(inline.path)} == {1201}
+
+
+# ----------------------------------------------------------------------------------------------- workers that fall out
+
+
+def die() -> None:
+    if multiprocessing.parent_process() is not None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def leave() -> None:
+    if multiprocessing.parent_process() is not None:
+        os._exit(3)
+
+
+def hang() -> None:
+    if multiprocessing.parent_process() is not None:
+        time.sleep(60)
+
+
+def take_all_memory() -> None:
+    if multiprocessing.parent_process() is not None:
+        resource.setrlimit(resource.RLIMIT_AS, (2**32, 2**32))
+        torch.zeros(2**33)
+
+
+@pytest.mark.parametrize(
+    ("fall_out", "how"),
+    [
+        (die, r"was killed \(SIGKILL, perhaps for lack of memory\)"),
+        (leave, "ended with code 3"),
+        (hang, "did not finish within 1 s"),
+        (take_all_memory, "(?i)memory"),
+    ],
+)
+def test_a_worker_that_falls_out_names_its_client_and_the_same_command_goes_on(
+    tmp_path: Path, fall_out: Callable[[], None], how: str
+) -> None:
+    client = first_drawn(tmp_path / "to look")
+    data = marked(client)
+    undisturbed = opened(tmp_path / "undisturbed", data=data)
+    undisturbed.train()
+    run = opened(tmp_path / "run", fall_out, data=data, federation="pool", workers=2, patience=1)
+    with pytest.raises(TrainingFailed, match=how) as caught:
+        run.train()
+    assert f"client {client} " in str(caught.value)
+    assert "round 1" in str(caught.value)
+    assert caught.value.hint
+    assert run.status().rounds_done == 0
+    opened(tmp_path / "run", data=data, federation="pool", workers=2).train()
+    assert function_files(tmp_path / "run") == function_files(undisturbed.path)
+
+
+def test_no_worker_is_left_after_training_failing_or_interrupting(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run", federation="pool", workers=2)
+    run.train(2, eval_every=1)
+    assert multiprocessing.active_children() == []
+
+    def interrupt(round_: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run.train(on_round=interrupt)
+    assert multiprocessing.active_children() == []
+    assert run.status().rounds_done == 3  # the round it was told about is whole
+    client = first_drawn(tmp_path / "to look")
+    falls = opened(tmp_path / "falls", die, data=marked(client), federation="pool", workers=2)
+    with pytest.raises(TrainingFailed):
+        falls.train()
+    assert multiprocessing.active_children() == []
+
+
+def processes_of(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError, ValueError):
+            state, _, members = (entry / "stat").read_text().rpartition(") ")[2].split()[:3]
+            if int(members) == group and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.fixture
+def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that trains with three workers and an evaluation beside them, at a client that never ends."""
+    program = textwrap.dedent(f"""
+        import time
+        from pathlib import Path
+        from tests.federation import test_pool as pool
+        def hang():
+            print("hanging", flush=True)
+            time.sleep(60)
+        run = pool.opened(Path({str(tmp_path / "run")!r}), hang, data=pool.marked(1), federation="pool", workers=3)
+        run.train(eval_every=1)
+    """)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        cwd=Path(__file__).parents[2],
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "hanging\n"
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def test_workers_end_when_their_parent_is_killed(training: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert len(processes_of(training.pid)) >= 4
+    os.kill(training.pid, signal.SIGKILL)
+    training.wait()
+    deadline = time.monotonic() + 10
+    while processes_of(training.pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert processes_of(training.pid) == []
+    opened(tmp_path / "run", data=marked(1)).train()  # and nobody holds its lock
+
+
+def test_interrupting_a_hanging_round_ends_everything(training: subprocess.Popen[str]) -> None:
+    os.killpg(training.pid, signal.SIGINT)  # what Ctrl-C sends
+    training.wait(10)
+    assert processes_of(training.pid) == []
+
+
+# -------------------------------------------------------------------------------------------------------------- details
+
+
+class Stumbles:
+    """A learner that fails at some clients, the later ones at once and the first one last."""
+
+    def __init__(self, *at: int) -> None:
+        self.at = at
+
+    def train(self, work: LocalRound) -> Any:
+        if work.client in self.at:
+            time.sleep(0.3 if work.client == min(self.at) else 0)
+            raise NonFiniteLoss(f"client {work.client} failed", hint="look")
+        return {"w": np.ones(3)}
+
+
+def in_memory(count: int) -> ClientsInMemory:
+    seeds = SeedSource("pool")
+    return ClientsInMemory(
+        {client: IdSet(range(5)) for client in range(count)},
+        {client: seeds.client(client).value for client in range(count)},
+    )
+
+
+def test_of_several_failures_the_first_in_the_order_of_tasks_is_raised() -> None:
+    """As if the clients had been trained one by one, so that the same command gives the same error."""
+    with contextlib.closing(PoolFederation(PLAN, in_memory(6), Stumbles(1, 2, 4), workers=3)) as federation:
+        with pytest.raises(NonFiniteLoss, match="client 1 failed") as caught:
+            federation.train([TrainTask(1, client, {"w": np.zeros(3)}) for client in range(6)])
+        assert caught.value.hint == "look"
+
+
+class Adds:
+    """Weights that say who trained and from what."""
+
+    def train(self, work: LocalRound) -> Any:
+        return {"w": work.model["w"] + float(work.client), "pid": np.array(os.getpid())}
+
+
+def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
+    memory = in_memory(9)
+    with contextlib.closing(PoolFederation(PLAN, memory, Adds(), workers=3)) as federation:
+        for round_ in (1, 2):
+            model = {"w": np.full(1000, 10.0 * round_), "pid": np.array(0)}
+            replies = federation.train([TrainTask(round_, client, model) for client in (8, 3, 5, 1, 7)])
+            assert [reply.client for reply in replies] == [8, 3, 5, 1, 7]
+            assert [reply.model["w"][0] - 10.0 * round_ for reply in replies] == [8, 3, 5, 1, 7]
+            trainers = {int(reply.model["pid"]) for reply in replies}
+            assert trainers <= set(federation.worker_processes())  # the same ones in every round
+            assert os.getpid() not in trainers
+
+
+def test_an_error_keeps_its_kind_and_its_hint_across_processes() -> None:
+    for kind in FedForgetError.__subclasses__():
+        again = pickle.loads(pickle.dumps(kind("what", hint="do this")))
+        assert (type(again), again.message, again.hint) == (kind, "what", "do this")
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"federation": "cloud"}, "unknown federation 'cloud'"),
+        ({"federation": "pool", "workers": 0}, "0 workers"),
+        ({"workers": 2}, "--workers is for the pool"),
+        ({"federation": "pool", "patience": 0.0}, "patience of 0 s"),
+    ],
+)
+def test_impossible_workforces_are_refused_before_anything_is_made(
+    tmp_path: Path, changes: dict[str, Any], what: str
+) -> None:
+    with pytest.raises(InvalidInput, match=what):
+        opened(tmp_path / "run", **changes)
+    assert not (tmp_path / "run").exists()
