@@ -19,7 +19,7 @@ help: ## say what there is
 install: $(DEV) ## make .venv with every extra and the developer tools
 
 demo: $(CORE) ## run the demonstration (installs only what it needs)
-	@$(BIN)/fedforget demo
+	@$(BIN)/fedforget demo --plot fedforget-demo.png
 
 test: $(DEV) ## run the fast tests
 	$(BIN)/python -m pytest -m "not slow"

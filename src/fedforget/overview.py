@@ -30,6 +30,7 @@ class Status:
     model_digest: str | None
     withdrawn: bool
     accuracy: float | None
+    accuracies: dict[int, float]
     requests: int
     pending: bool
     seed_origin: str
@@ -56,6 +57,7 @@ def status_of(run: OpenRun) -> Status:
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,
         accuracy=run.record.accuracy(server.rounds_done),
+        accuracies=run.record.accuracies(),
         requests=len(run.record.receipts()),
         pending=bool(run.record.pending()),
         seed_origin=server.seed_origin,

@@ -374,6 +374,13 @@ class Record:
         )
         return rows[0][0] / rows[0][1] if rows and rows[0][1] else None
 
+    def accuracies(self) -> dict[int, float]:
+        """Every round that was measured on the server's test set."""
+        rows = self.database.rows(
+            "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
+        )
+        return {round_: correct / count for round_, correct, count in rows if count}
+
 
 def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
     """Equality in law needs seeds nobody chose and requests that looked at nothing; path by path it always holds."""

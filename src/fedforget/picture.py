@@ -1,0 +1,49 @@
+"""What all pictures share: colours, type, and files that are equal if the pictures are.
+
+matplotlib is imported only when one is drawn: it takes longer than everything that is drawn here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedforget.errors import InvalidInput, StorageFailed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FORMATS = (".png", ".svg", ".pdf")
+BLUE, GREY, RED, INK, FAINT = "#0b69a3", "#7b8794", "#ba2525", "#1f2933", "#e4e7eb"
+_STYLE: Any = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 10,
+    "axes.edgecolor": GREY,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "svg.fonttype": "path",
+    "svg.hashsalt": "fedforget",
+}
+
+
+def check_format(path: Path) -> None:
+    if path.suffix.lower() not in FORMATS:
+        raise InvalidInput(f"cannot draw into {path}", hint=f"give a file that ends in {', '.join(FORMATS)}")
+
+
+def save_picture(path: Path, draw: Callable[[], Figure]) -> None:
+    """Draw into a file, in our style."""
+    check_format(path)
+    import matplotlib as mpl  # noqa: PLC0415 (see above)
+
+    dates = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(path.suffix.lower(), {})
+    with mpl.rc_context(_STYLE):
+        figure = draw()
+        try:
+            figure.savefig(path, dpi=160, metadata=dates)
+        except OSError as error:
+            raise StorageFailed(f"cannot write {path}: {error.strerror}", hint="check the path of --plot") from error
