@@ -7,23 +7,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 if TYPE_CHECKING:
     from fedforget.algorithm.forget import Request
     from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
+    from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
     from fedforget.errors import FedForgetError
+    from fedforget.evidence.replay import Verification
+    from fedforget.overview import Status
     from fedforget.run import Run
+    from fedforget.store.record import Receipt
 
-__all__ = ["FedForgetError", "LocalOptimizer", "Plan", "Request", "Run", "ServerOptimizer", "__version__"]
+__all__ = [
+    "FedForgetError",
+    "ForgettingCost",
+    "LocalOptimizer",
+    "Loss",
+    "Plan",
+    "Receipt",
+    "Request",
+    "Run",
+    "ServerOptimizer",
+    "Status",
+    "Verification",
+    "__version__",
+    "forgetting_cost",
+]
 
 _HOMES = {
     "FedForgetError": "fedforget.errors",
+    "ForgettingCost": "fedforget.algorithm.theory",
     "LocalOptimizer": "fedforget.algorithm.plan",
+    "Loss": "fedforget.algorithm.theory",
     "Plan": "fedforget.algorithm.plan",
+    "Receipt": "fedforget.store.record",
     "Request": "fedforget.algorithm.forget",
     "Run": "fedforget.run",
     "ServerOptimizer": "fedforget.algorithm.plan",
+    "Status": "fedforget.overview",
+    "Verification": "fedforget.evidence.replay",
+    "forgetting_cost": "fedforget.algorithm.theory",
 }
 
 

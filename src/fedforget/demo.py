@@ -85,7 +85,8 @@ class _Uses:
         return cls(steps, samples)
 
     def never_used(self) -> list[Request]:
-        return [Request(*next(key for key, step in self.samples.items() if step is None))]
+        """A sample of a client that took part, if there is one that no batch held."""
+        return [Request(*min(self.samples, key=lambda key: (self.samples[key] is not None, str(key))))]
 
     def sample_used_near(self, share: float) -> list[Request]:
         return [Request(*_nearest(self.samples, share))]
@@ -97,8 +98,7 @@ class _Uses:
         """Samples of different clients, spread over the rest of the training."""
         late = sorted((step, key) for key, step in self.samples.items() if step and step > share * PLAN.steps)
         chosen: dict[Id, Request] = {}
-        for place in range(0, len(late), max(1, len(late) // (3 * count))):
-            client, sample = late[place][1]
+        for _, (client, sample) in late[:: max(1, len(late) // (3 * count))] + late:
             chosen.setdefault(client, Request(client, sample))
         return list(chosen.values())[:count]
 

@@ -365,8 +365,25 @@ def test_demo(tmp_path: Path) -> None:
     assert is_digest(told["unlearned_digest"])
     assert state(tmp_path / "demo" / "forgets") == state(tmp_path / "demo" / "never-had")
     refused(3, "invalid-input", "demo", "--out", tmp_path / "demo")
-    text = good("demo", "--seed", "3").out
-    assert "EQUAL, byte for byte" in text
+    free, used, client, batch = told["chapters"]
+    assert (free["first_changed_step"], free["recomputed_steps"]) == (None, 0)
+    assert 0 < used["recomputed_steps"] < told["steps"]
+    assert client["requests"][0].startswith("client ")
+    assert len(batch["requests"]) == 5
+    for chapter in told["chapters"]:
+        assert chapter["guarantee"] == "path"  # chosen by looking
+        assert 0 < chapter["probability"] < 1
+        assert [step for step, _ in chapter["curve"]][-1] == told["steps"]
+    assert told["retrained"][-1][1] == batch["accuracy_after"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["1", "2", "3"])
+def test_demo_with_other_seeds_and_its_picture(tmp_path: Path, seed: str) -> None:
+    told = good("demo", "--seed", seed, "--plot", tmp_path / "demo.svg")
+    assert "EQUAL, byte for byte" in told.out
+    assert (tmp_path / "demo.svg").read_text().startswith("<?xml")
+    refused(3, "invalid-input", "demo", "--plot", tmp_path / "demo.txt")
 
 
 # Streams

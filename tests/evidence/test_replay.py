@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Request, Run
-from fedforget.engine import Engine
 from fedforget.algorithm.ports import State
+from fedforget.engine import Engine
 from fedforget.evidence.replay import close
 from fedforget.store import run_directory
 
