@@ -190,3 +190,21 @@ def test_sums_run_in_the_order_of_ids(dtype: Any) -> None:
     for each in sorted(replies, key=lambda answer: reference_block(answer.client)):
         total += each.model["w"].astype(np.float64)
     assert average(IDS, replies)["w"].tobytes() == (total / len(IDS)).astype(dtype).tobytes()
+
+
+@pytest.mark.parametrize("size", [0, 1, 2**15 - 1, 2**15, 2**15 + 1, 70_001])
+def test_large_tensors_are_summed_piece_by_piece_to_the_same_bits(size: int) -> None:
+    models = [np.random.default_rng(seed).normal(size=(size, 1)).astype(np.float32) for seed in range(3)]
+    replies = [TrainReply(client, {"w": model}) for client, model in enumerate(models)]
+    total = 2 * models[0].astype(np.float64) + models[1] + models[2].astype(np.float64)
+    found = average([0, 2, 0, 1], replies)["w"]
+    assert found.shape == (size, 1)
+    assert found.tobytes() == (total / 4).astype(np.float32).tobytes()
+
+
+def test_an_average_is_a_copy() -> None:
+    """What replies point to may be used again for the next round."""
+    model = {"w": np.ones(3), "steps": np.array(4)}
+    found = average([0], [TrainReply(0, model)])
+    model["w"][:], model["steps"][...] = 7, 9
+    assert (found["w"].tolist(), int(found["steps"])) == ([1, 1, 1], 4)
