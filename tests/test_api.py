@@ -25,7 +25,7 @@ def test_every_public_name_is_listed_and_can_be_imported() -> None:
 
 def written(signature: inspect.Signature) -> str:
     """A signature as the page writes it."""
-    parts, keyword_only = [], False
+    parts, keyword_only = list[str](), False
     for parameter in signature.parameters.values():
         if parameter.name in {"self", "names"}:  # the last is for the built-in datasets
             continue

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 import itertools
 import math
 from collections import defaultdict
@@ -16,14 +15,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedforget.algorithm import theory
+from fedforget.algorithm.geometric import change_within, expected_rounds_redone
 from fedforget.algorithm.theory import (
     ForgettingCost,
     Loss,
     client_bound,
+    client_change,
     exact_forgetting_cost,
     expected_stream_cost,
     forgetting_cost,
     sample_bound,
+    sample_change,
 )
 
 NOTHING = ForgettingCost(0.0, 0.0, 0.0)
@@ -353,7 +355,26 @@ def test_a_stream_cannot_forget_more_than_there_is():
             expected_stream_cost(requests, samples=samples, **world(5, 2, 2, 3, 4))
 
 
-def test_the_examples_in_the_docstrings_hold():
-    outcome = doctest.testmod(theory)
-    assert outcome.attempted > 5
-    assert outcome.failed == 0
+@given(
+    st.integers(1, 40), st.integers(1, 9), st.integers(1, 30), st.integers(1, 20), st.integers(1, 6), st.integers(0, 30)
+)
+@settings(max_examples=100)
+def test_closed_forms_are_the_law_of_one_request(clients, slots, samples, batch, steps, rounds):
+    setting = world(clients, slots, batch, steps, rounds)
+    one = {name: setting[name] for name in ("clients", "clients_per_round", "batch_size", "local_steps")}
+    going, leaving = sample_change(samples, **one), client_change(clients, slots)
+    for loss, change in ((Loss(samples, 1), going), (Loss(samples, None), leaving)):
+        exact = exact_forgetting_cost([loss], **setting)
+        assert math.isclose(change_within(change, rounds), exact.probability, rel_tol=1e-12)
+        assert math.isclose(steps * expected_rounds_redone(change, rounds), exact.expected_steps, rel_tol=1e-12)
+
+
+def test_closed_forms_take_arrays():
+    slots, batches = np.array([1.0, 2.0, 5.0]), np.array([9.0, 4.0, 2.0])
+    many = sample_change(8, clients=10, clients_per_round=slots, batch_size=batches, local_steps=3)
+    one_by_one = [
+        float(sample_change(8, clients=10, clients_per_round=k, batch_size=b, local_steps=3))
+        for k, b in ((1, 9), (2, 4), (5, 2))
+    ]
+    assert many.tolist() == one_by_one
+    assert client_change(10, slots).tolist() == [float(client_change(10, k)) for k in (1, 2, 5)]

@@ -1,14 +1,18 @@
-"""The planner's command: what a plan means before anything is trained."""
+"""The planner's command: what a plan means before anything is trained, and which plan is cheapest to forget from."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
+from fedforget.algorithm.batching import Requests
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
+from fedforget.algorithm.search import Choice, Limits, cheapest_plans
 from fedforget.cli.app import app
 from fedforget.cli.options import (
     BatchSize,
@@ -22,52 +26,157 @@ from fedforget.cli.options import (
     RhoS,
     Rounds,
     Seed,
+    Workers,
 )
-from fedforget.cli.output import JsonOption, emit, pairs, table, warn
-from fedforget.errors import InvalidInput
+from fedforget.cli.output import JsonOption, emit, warn
+from fedforget.cli.plan_report import Circumstances, facts_of, text_of
+from fedforget.cli.plan_search import Sought, found, said, with_steps
+from fedforget.errors import InvalidInput, PlanRefused
+
+DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
+_WINDOWS = (1.0, 7.0, 30.0)
+_MOST_CLIENTS = 10**7  # their sizes are listed
+
+Whole = int | None
+Real = float | None
+
+
+def _option(text: str, **settings: Any) -> Any:
+    return typer.Option(help=text, **settings)
 
 
 @app.command()
 def plan(
     data: Data = None,
     clients: Clients = None,
-    samples: Annotated[int | None, typer.Option(help="Samples per client (N), instead of a dataset.")] = None,
+    samples: Annotated[Whole, _option("Samples per client (N), instead of a dataset.")] = None,
     rho_s: RhoS = None,
     rho_c: RhoC = None,
     clients_per_round: PerRound = None,
     batch_size: BatchSize = None,
     rounds: Rounds = None,
     local_steps: LocalSteps = None,
+    steps: Annotated[Whole, _option("Steps in all (T), instead of --rounds or --local-steps.")] = None,
+    keep: Annotated[str | None, _option("Models to keep: every, ends, or each N-th.", show_default="every")] = None,
+    model_bytes: Annotated[
+        Whole, _option("Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP")
+    ] = None,
+    workers: Workers = None,
+    requests_per_day: Annotated[float, _option("How many erasure requests come in.")] = 1.0,
+    sample_share: Annotated[float, _option("Which share of them is for a sample, not a client.")] = 0.5,
+    window: Annotated[
+        list[float] | None, _option("Days to collect requests for; may be repeated.", show_default="1, 7, 30")
+    ] = None,
+    find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False,
+    min_samples_per_step: Annotated[Whole, _option("With --find: least K*b that training needs.")] = None,
+    min_clients_per_round: Annotated[Whole, _option("With --find: least K.", show_default="1")] = None,
+    min_batch_size: Annotated[Whole, _option("With --find: least b.", show_default="1")] = None,
+    max_local_steps: Annotated[Whole, _option("With --find: most E that training bears.")] = None,
+    max_rounds: Annotated[Whole, _option("With --find: most R, for the sake of traffic.")] = None,
+    max_rho_s: Annotated[Real, _option("With --find: most rho_s, of the smallest client.")] = None,
+    max_rho_c: Annotated[Real, _option("With --find: most rho_c.")] = None,
+    max_sample_probability: Annotated[
+        Real, _option("With --find: most P(recompute) for a sample of the smallest client.")
+    ] = None,
+    max_client_probability: Annotated[Real, _option("With --find: most P(recompute) for a client.")] = None,
+    plot: Annotated[Path | None, _option("Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
     seed: Seed = None,
     config: Config = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show what a plan means: K, b, E, R, the rho they realise, and what forgetting will cost."""
+    """Show what a plan means before training: the rho it realises, and what forgetting, storage and traffic cost.
+
+    Say who takes part (--clients and --samples, or a dataset with --data), how long training is (two of --rounds,
+    --local-steps and --steps), and either --rho-s and --rho-c or --clients-per-round and --batch-size:
+
+    \b
+      fedforget plan --clients 300 --samples 200 --rho-s 0.25 --rho-c 0.5 --rounds 30 --local-steps 10
+      fedforget plan --data digits --clients-per-round 6 --batch-size 8 --rounds 20 --local-steps 5 --plot costs.png
+
+    Or have K, b and E found. With --find, say what training needs: --steps, at least --min-samples-per-step (or both
+    --min-clients-per-round and --min-batch-size), at most --max-local-steps; and what forgetting may cost at most
+    (--max-rho-s and others). Of the plans that fit, it takes the one with the fewest expected recomputed steps per
+    request, where --sample-share of the requests are for a sample and the others for a client:
+
+    \b
+      fedforget plan --find --clients 300 --samples 200 --steps 300 --min-samples-per-step 50 --max-local-steps 10
+          --min-clients-per-round 4 --max-rho-c 0.5
+    """
     options = PlanOptions(
         data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
-        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed,
+        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep,
     ).with_file(config)  # fmt: skip
+    limits = said(
+        rho_s=max_rho_s, rho_c=max_rho_c, sample_probability=max_sample_probability,
+        client_probability=max_client_probability,
+    )  # fmt: skip
+    sought = Sought(
+        min_samples_per_step, min_clients_per_round, min_batch_size, max_local_steps, max_rounds, Limits(**limits)
+    )
+    if not find and sought != Sought():
+        raise InvalidInput("limits are for finding a plan", hint="add --find, or leave out --min-... and --max-...")
+    needs = sought.needs(options, steps) if find else None
+    if needs is None:
+        options = with_steps(options, steps)
+        _require_a_plan(options)
+    requests = _requests(requests_per_day, sample_share, window)
+    crew, model_size = _whole("--workers", workers), _whole("--model-bytes", model_bytes)
     sizes = _sizes(options, samples)
-    made = options.plan_for(sizes)
-    costs = {
-        "sample": _cost(made, len(sizes), Loss(min(sizes), 1)),
-        "client": _cost(made, len(sizes), Loss(min(sizes), None)),
-    }
-    facts = {
-        "clients": len(sizes), "samples": sum(sizes), "clients_per_round": made.clients_per_round,
-        "batch_size": made.batch_size, "local_steps": made.local_steps, "rounds": made.rounds, "steps": made.steps,
-        "rho_s": made.realised_rho_s(sizes), "rho_c": made.realised_rho_c(len(sizes)),
-    }  # fmt: skip
+    here = Circumstances(Counter(sizes), model_size or DIGITS_MLP_BYTES, crew or _cores(), requests, window or _WINDOWS)
+    choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, sample_share)
+    if choices:
+        options = found(choices, options)
+    binding = sought.binding(choices[0]) if choices else []
+    _show(options.plan_for(sizes), here, choices, binding, plot, as_json)
+
+
+def _show(
+    made: Plan, here: Circumstances, choices: Sequence[Choice], binding: Sequence[str], plot: Path | None, as_json: bool
+) -> None:
+    facts = facts_of(made, here)
     warnings = rho_warnings(facts["rho_s"], facts["rho_c"])
+    if choices:
+        facts["found"] = {"binding": list(binding), "choices": [asdict(choice) for choice in choices]}
+    if plot is not None:
+        from fedforget.plots.costs import draw_costs  # noqa: PLC0415 (matplotlib)
 
-    def text() -> str:
-        rows = [(level, c.probability, c.expected_steps, c.expected_steps_from_first_use) for level, c in costs.items()]
-        header = ("forgetting one", "P(recompute)", f"expected steps of {made.steps}", "from the first use")
-        return f"{pairs(facts)}\n\n{table(header, rows)}"
-
-    emit({**facts, **{level: asdict(cost) for level, cost in costs.items()}, "warnings": warnings}, as_json, text)
+        draw_costs(plot, made, here.clients, here.mean)
+        facts["plot"] = str(plot)
+    emit({**facts, "warnings": warnings}, as_json, lambda: text_of(facts, choices, binding))
     for warning in warnings:
         warn(warning)
+
+
+def _require_a_plan(options: PlanOptions) -> None:
+    named = {"rho_s", "rho_c", "clients_per_round", "batch_size", "rounds", "local_steps"}
+    if not named & set(options.given()):
+        raise PlanRefused(
+            "there is no plan to show",
+            hint="give --rounds, --local-steps, and --rho-s with --rho-c or --clients-per-round with --batch-size; "
+            "`fedforget plan --help` has examples",
+        )
+
+
+def _requests(per_day: float, sample_share: float, window: Sequence[float] | None) -> Requests:
+    for days in window or ():
+        if not 0 < days < float("inf"):
+            raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
+    try:
+        return Requests(per_day, sample_share)
+    except ValueError as error:
+        raise InvalidInput(str(error), hint="correct --requests-per-day or --sample-share") from error
+
+
+def _whole(name: str, value: int | None) -> int | None:
+    if value is not None and value < 1:
+        raise InvalidInput(f"{name} must be a whole number from 1, not {value}", hint="correct the value")
+    return value
+
+
+def _cores() -> int:
+    from fedforget.federation.pool import default_workers  # noqa: PLC0415 (only if nobody says)
+
+    return default_workers()
 
 
 def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
@@ -75,16 +184,13 @@ def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
         from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
 
         return sizes_of(options.data or "digits", 60 if options.clients is None else options.clients, options.seed)
+    if options.data is not None:
+        raise InvalidInput("both --samples and --data are given", hint="give M and N, or a dataset with --data")
     if options.clients is None or options.clients < 1 or samples < 1:
         raise InvalidInput("--samples needs --clients, both from 1", hint="give M and N, or a dataset with --data")
+    if options.clients > _MOST_CLIENTS:
+        raise InvalidInput(f"{options.clients} clients are too many", hint=f"plan for at most {_MOST_CLIENTS}")
     return [samples] * options.clients
-
-
-def _cost(made: Plan, clients: int, loss: Loss) -> ForgettingCost[float]:
-    return forgetting_cost(
-        [loss], clients=clients, clients_per_round=made.clients_per_round, batch_size=made.batch_size,
-        local_steps=made.local_steps, rounds=made.rounds,
-    )  # fmt: skip
 
 
 def rho_warnings(rho_s: float, rho_c: float) -> list[str]:

@@ -12,7 +12,7 @@ from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
 from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
 from fedforget.errors import FedForgetError, InvalidInput
-from fedforget.picture import check_format
+from fedforget.plots.picture import check_format
 
 if TYPE_CHECKING:
     from fedforget.demo import Story
@@ -93,7 +93,7 @@ def demo(
     story = run_demo(out, seed, say=(lambda _: None) if as_json else print, progress=progress, **chosen)
     emit(story.as_dict(), as_json, lambda: _told(story))
     if plot is not None:
-        from fedforget.demo_plot import draw_story  # noqa: PLC0415 (matplotlib)
+        from fedforget.plots.story import draw_story  # noqa: PLC0415 (matplotlib)
 
         draw_story(plot, story)
         say(f"drawn in {plot}")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedforget.demo import Chapter, Story
-from fedforget.picture import BLUE, FAINT, GREY, RED, save_picture
+from fedforget.plots.picture import BLUE, FAINT, GREY, RED, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

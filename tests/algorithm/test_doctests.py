@@ -1,0 +1,31 @@
+"""The examples in the docstrings of the algorithm hold, and every formula of the planner has one."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import inspect
+import pkgutil
+
+import pytest
+
+import fedforget.algorithm
+
+MODULES = [module.name for module in pkgutil.iter_modules(fedforget.algorithm.__path__)]
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_hold(name: str) -> None:
+    assert doctest.testmod(importlib.import_module(f"fedforget.algorithm.{name}")).failed == 0
+
+
+@pytest.mark.parametrize("name", ["theory", "geometric", "budget", "batching", "search"])
+def test_every_formula_has_an_example(name: str) -> None:
+    module = importlib.import_module(f"fedforget.algorithm.{name}")
+    functions = [
+        found
+        for title, found in inspect.getmembers(module, inspect.isfunction)
+        if found.__module__ == module.__name__ and not title.startswith("_")
+    ]
+    assert functions
+    assert [function.__name__ for function in functions if ">>>" not in (function.__doc__ or "")] == []
