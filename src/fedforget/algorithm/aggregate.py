@@ -7,6 +7,7 @@ error: averaging over whoever answered would change the law of learning.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,13 +44,13 @@ def _average_tensor(name: str, counts: Mapping[Id, int], models: Mapping[Id, Ten
                     hint="keep per-client counters out of the model, for instance BatchNorm(momentum=None)",
                 )
         return sample.copy()
-    flat = [(count, np.ravel(models[client][name])) for client, count in counts.items()]
+    flat: list[tuple[int, NDArray[Any]]] = [(count, np.ravel(models[c][name])) for c, count in counts.items()]
     slots, mean = sum(counts.values()), np.empty(sample.size, sample.dtype)
     for start in range(0, sample.size, _BLOCK):
         here = slice(start, start + _BLOCK)
         total = np.zeros(len(mean[here]), np.float64)
         for count, values in flat:
-            total += np.multiply(values[here], count, dtype=np.float64)
+            total += values[here] if count == 1 else np.multiply(values[here], count, dtype=np.float64)
         mean[here] = total / slots
     return mean.reshape(sample.shape)
 
