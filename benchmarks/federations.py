@@ -13,6 +13,7 @@ from fedforget.training.models import build_model
 
 SEED = 7
 FEATURES, CLASSES = 64, 10
+SIDE = 28
 SMALL, LARGE = 64, 7000  # hidden units: 19 kB and 2.1 MB of weights
 
 
@@ -31,7 +32,24 @@ def noise(clients: int, samples: int) -> FederatedData:
     )
 
 
+def images(clients: int, samples: int, tests: int = 0) -> FederatedData:
+    """Noise shaped like handwritten digits of 28 × 28 in one channel, as the paper's CNN takes them."""
+    stream = numpy_stream(bytes(16))
+    x = stream.random((clients, samples, 1, SIDE, SIDE), np.float32)
+    y = stream.integers(0, CLASSES, (clients, samples))
+    test = (stream.random((tests, 1, SIDE, SIDE), np.float32), stream.integers(0, CLASSES, tests)) if tests else None
+    return FederatedData(
+        {client: {row: (x[client, row], y[client, row]) for row in range(samples)} for client in range(clients)}, test
+    )
+
+
 def mlp(hidden: int) -> nn.Module:
     """One hidden layer, in its initial state."""
     settings = {"name": "mlp", "inputs": FEATURES, "hidden": hidden, "classes": CLASSES}
+    return build_model(settings, SeedSource(SEED).initial_model())
+
+
+def cnn() -> nn.Module:
+    """The paper's network for images of 28 × 28: 26 MB of weights."""
+    settings = {"name": "cnn", "side": SIDE, "channels": 1, "hidden": 2048, "classes": CLASSES}
     return build_model(settings, SeedSource(SEED).initial_model())

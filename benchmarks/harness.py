@@ -97,7 +97,8 @@ def options(description: str | None) -> argparse.Namespace:
     return parser.parse_args()
 
 
-def give(title: str, how: str | None, figures: Sequence[Figure]) -> None:
-    """Hand the figures to ``run.py``."""
+def give(title: str, how: str | None, figures: Sequence[Figure], data: Any = None) -> None:
+    """Hand the figures to ``run.py``, and the data of a plot if there is one."""
     made = [{**asdict(figure), "met": figure.met} for figure in figures]
-    print(json.dumps({"title": title, "how": inspect.cleandoc(how or ""), "figures": made}))
+    answer = {"title": title, "how": inspect.cleandoc(how or ""), "figures": made}
+    print(json.dumps(answer if data is None else {**answer, "data": data}))

@@ -1,4 +1,4 @@
-"""``make bench``: runs every benchmark, prints a table, writes results.json and docs/performance.md.
+"""``make bench``: runs every benchmark, prints a table, writes results.json, docs/performance.md and its pictures.
 
 Each benchmark is a process of its own and one at a time. ``--quick`` is a short version for looking: it writes nothing.
 """
@@ -20,11 +20,16 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from benchmarks import plots
+
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
 SCRATCH = "FEDFORGET_BENCH_DIR"
-BENCHMARKS = ("training", "first_use", "draws", "memory", "forgetting", "laws")
+PICTURES = ROOT / "docs" / "images"
+TRAINING, GROWTH = "performance-training.svg", "performance-growth.svg"
+BENCHMARKS = ("training", "pool", "flower", "growth", "memory", "forgetting", "draws", "first_use", "laws")
 LIBRARIES = ("fedforget", "torch", "numpy", "cryptography", "safetensors")
 
 Section = dict[str, Any]
@@ -43,16 +48,17 @@ def main() -> None:
     print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
     start = time.perf_counter()
     sections = []
-    for name in chosen.only or BENCHMARKS:
-        sections.append(section(name, quick=chosen.quick))
-        print(table(sections[-1]), flush=True)
+    for name in BENCHMARKS:
+        if chosen.only is None or name in chosen.only:
+            sections.append(section(name, quick=chosen.quick))
+            print(table(sections[-1]), flush=True)
     about["duration"] = f"{(time.perf_counter() - start) / 60:.0f} min"
     print("\n" + verdict(sections) + (" (A quick look: smaller sizes, few repetitions.)" if chosen.quick else ""))
     if not chosen.quick and chosen.only is None:
         RESULTS.write_text(json.dumps({"machine": about, "sections": sections}, indent=1, ensure_ascii=False) + "\n")
-        PAGE.parent.mkdir(exist_ok=True)
+        draw(sections, PICTURES)
         PAGE.write_text(page(about, sections))
-        print(f"wrote {RESULTS.relative_to(ROOT)} and {PAGE.relative_to(ROOT)}")
+        print(f"wrote {RESULTS.relative_to(ROOT)}, {PAGE.relative_to(ROOT)} and its pictures")
 
 
 def section(name: str, *, quick: bool) -> Section:
@@ -61,6 +67,7 @@ def section(name: str, *, quick: bool) -> Section:
     command = [sys.executable, "-m", f"benchmarks.bench_{name}", *(["--quick"] if quick else [])]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     answer: Section = json.loads(done.stdout)
+    answer["name"] = name
     answer["load"] = [round(before, 1), round(os.getloadavg()[0], 1)]
     return answer
 
@@ -139,6 +146,8 @@ HEADINGS = ["measured", "median", "range", "target", "note"]
 
 def table(made: Section) -> str:
     rows = [cells(figure) for figure in made["figures"]]
+    if not rows:
+        return f"\n{made['title']}\n  {made['how'].splitlines()[-1]}"
     widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
     lines = ["  ".join([*map(str.ljust, row, widths), row[-1]]).rstrip() for row in rows]
     title = "{} (load {} – {})".format(made["title"], *made["load"])
@@ -161,6 +170,22 @@ writes are as fast as the disk below says: on a slower one the ratios of trainin
 """
 
 
+def draw(sections: list[Section], directory: Path) -> None:
+    """The pictures, from what the sections handed over."""
+    data = {made["name"]: made["data"] for made in sections if "data" in made}
+    plots.draw_training(directory / TRAINING, data["pool"], data.get("flower", []))
+    plots.draw_growth(directory / GROWTH, data["growth"])
+
+
+def picture(made: Section) -> list[str]:
+    """The picture of a section, if it has one."""
+    shown = {
+        "pool": f"![Time of a round: bare loop, FedForget, Flower](images/{TRAINING})",
+        "growth": f"![Time of a round and peak memory by K, E, R, M and N](images/{GROWTH})",
+    }
+    return [shown[made["name"]], ""] if made["name"] in shown else []
+
+
 def page(about: Machine, sections: list[Section]) -> str:
     lines = [
         "# Performance",
@@ -179,12 +204,12 @@ def page(about: Machine, sections: list[Section]) -> str:
             "",
             made["how"],
             "",
+            *picture(made),
             busy,
-            "",
-            _row(HEADINGS),
-            _row(["---"] * len(HEADINGS)),
         ]
-        lines += [_row(cells(figure)) for figure in made["figures"]]
+        if made["figures"]:
+            lines += ["", _row(HEADINGS), _row(["---"] * len(HEADINGS))]
+            lines += [_row(cells(figure)) for figure in made["figures"]]
     return "\n".join(lines) + "\n"
 
 

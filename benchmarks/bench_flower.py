@@ -1,0 +1,256 @@
+"""The pool with every round on disk, beside Flower's simulation of the same work, which saves nothing.
+
+Flower runs as its documentation sets it up: `flwr run` of an app with a ServerApp, FedAvg and a ClientApp that builds
+the model, loads what the message holds, trains and replies; one processor and one thread for each client, evaluation
+off. They take turns, run by run: FedForget, Flower, the bare loop of the last section, FedForget, and so on; each of
+Flower's is compared with the mean of FedForget's before and after it, and with the loop's. Seconds a round are the
+median of a run's rounds without the first few, which start processes and import libraries. Flower samples K different
+clients, FedForget fills K slots, so that a client now and then fills two.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from benchmarks.bench_pool import WORKERS, Bars, Case, timed_loop, timed_run, title, warm_up
+from benchmarks.bench_training import drawn_in_advance
+from benchmarks.federations import SMALL, cnn, digits, images, mlp
+from benchmarks.harness import Figure, give, median_figure, options, scratch
+from fedforget.algorithm.plan import LocalOptimizer, Plan
+from fedforget.data.federated import FederatedData
+
+TITLE = "Training, beside Flower's simulation"
+APP = Path(__file__).resolve().parent / "flower_app"
+CNN_LIMIT, MLP_LIMIT = 1.8, 20.0
+SKIPPED_ROUNDS = 3
+ATTEMPTS = 2  # Ray now and then hangs while it starts
+PATIENCE = 150.0  # seconds for a whole simulation; starting takes about 25
+GRACE = 5.0
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_DISABLE_IMPORT_WARNING": "1",
+    "NO_COLOR": "1",
+}
+
+
+class CannotRun(Exception):
+    """Flower gave no result."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    case: Case
+    model: str
+    at_least: float | None
+
+
+# Flower
+
+
+def lay_out(directory: Path, data: FederatedData) -> None:
+    """Write the data where the app's clients find them."""
+    pairs = [[data[client].sample(sample) for sample in data[client].ids] for client in data.roster]
+    np.save(directory / "x.npy", np.stack([x for client in pairs for x, _ in client]).astype(np.float32))
+    np.save(directory / "y.npy", np.stack([y for client in pairs for _, y in client]).astype(np.int64))
+    np.save(directory / "starts.npy", np.cumsum([0, *map(len, pairs)]))
+
+
+def free_port() -> str:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return str(listener.getsockname()[1])
+
+
+def flower_rounds(comparison: Comparison, data: Path) -> list[float]:
+    """Seconds of each steady round of one simulation."""
+    for attempt in range(1, ATTEMPTS + 1):
+        try:
+            return simulate(comparison, data)
+        except CannotRun as reason:
+            print(f"flower, attempt {attempt}: {reason}", file=sys.stderr)
+            last = reason
+    raise last
+
+
+def simulate(comparison: Comparison, data: Path) -> list[float]:
+    plan, clients = comparison.case.plan, len(comparison.case.data.roster)
+    with own_home() as (home, environment):
+        report = home / "report.json"
+        settings = {
+            "model": f'"{comparison.model}"',
+            "data": f'"{data}"',
+            "report": f'"{report}"',
+            "clients": clients,
+            "rounds": plan.rounds,
+            "clients-per-round": plan.clients_per_round,
+            "local-steps": plan.local_steps,
+            "batch-size": plan.batch_size,
+            "lr": plan.local.lr,
+        }
+        command = [
+            *(str(Path(sys.executable).with_name("flwr")), "run", str(APP), "local", "--stream"),
+            *("--run-config", " ".join(f"{key}={value}" for key, value in settings.items())),
+            *("--federation-config", f"num-supernodes={clients} client-resources-num-cpus=1"),
+        ]
+        with (home / "output.txt").open("w+") as output:
+            try:
+                subprocess.run(
+                    command, env=environment, stdout=output, stderr=subprocess.STDOUT, timeout=PATIENCE, check=False
+                )
+            except subprocess.TimeoutExpired:
+                raise CannotRun(f"the simulation did not end within {PATIENCE:.0f} s") from None
+            if not report.exists():
+                output.seek(0)
+                said = [line.strip() for line in output if line.strip()]
+                raise CannotRun("the simulation failed" + (f": {said[-1]}" if said else ""))
+        marks = json.loads(report.read_text())
+    if len(marks) != plan.rounds + 1:
+        raise CannotRun(f"{len(marks) - 1} rounds were done instead of {plan.rounds}")
+    return [after - before for before, after in pairwise(marks)][SKIPPED_ROUNDS:]
+
+
+@contextlib.contextmanager
+def own_home() -> Iterator[tuple[Path, dict[str, str]]]:
+    """A home and ports for one simulation; whatever it started is ended with it."""
+    with tempfile.TemporaryDirectory(prefix="ff-flwr-", ignore_cleanup_errors=True) as directory:
+        home = Path(directory)
+        environment = {
+            **os.environ,
+            **QUIET,
+            "FLWR_HOME": directory,
+            "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": free_port(),
+            "FLWR_LOCAL_CONTROL_API_PORT": free_port(),
+            "RAY_TMPDIR": directory,
+            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}",
+        }
+        try:
+            yield home, environment
+        finally:
+            end_all(f"FLWR_HOME={directory}")
+
+
+def end_all(mark: str) -> None:
+    """End every process that was started with this in its environment: the SuperLink and Ray stay otherwise."""
+    for how in (signal.SIGTERM, signal.SIGKILL):
+        deadline = time.monotonic() + GRACE
+        for process in marked(mark):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, how)
+        while marked(mark):
+            if time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        else:
+            return
+
+
+def marked(mark: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+    return found
+
+
+# Turns
+
+
+def fedforget_rounds(directory: Path, case: Case) -> list[float]:
+    times, _ = timed_run(directory, case)
+    return times.rounds[SKIPPED_ROUNDS:]
+
+
+def compare(comparison: Comparison, turns: int) -> tuple[list[Figure], Bars]:
+    case = comparison.case
+    with scratch() as directory:
+        lay_out(directory, case.data)
+        work = drawn_in_advance(case.plan, case.data)
+        warm_up(case)
+        ours = [statistics.median(fedforget_rounds(directory / "0", case))]
+        theirs, bare = [], []
+        for turn in range(1, turns + 1):
+            theirs.append(statistics.median(flower_rounds(comparison, directory)))
+            bare.append(statistics.median(timed_loop(case, work)[0].rounds[SKIPPED_ROUNDS:]))
+            ours.append(statistics.median(fedforget_rounds(directory / str(turn), case)))
+    neighbours = [statistics.mean(pair) for pair in pairwise(ours)]
+    ratios = [flower / own for flower, own in zip(theirs, neighbours, strict=True)]
+    label = title(case)
+    figures = [
+        median_figure(
+            f"{label}: FedForget is faster than Flower",
+            ratios,
+            "×",
+            at_least=comparison.at_least,
+            note=f"{WORKERS} processes each; {turns} turns of {case.plan.rounds} rounds",
+        ),
+        median_figure(
+            f"{label}: the bare loop is faster than Flower",
+            [flower / loop for flower, loop in zip(theirs, bare, strict=True)],
+            "×",
+            note="what there is to gain with as many processes, if nothing is saved",
+        ),
+        median_figure(f"{label}: Flower, a round", [1e3 * each for each in theirs], "ms"),
+        median_figure(f"{label}: FedForget, a round", [1e3 * each for each in ours], "ms"),
+        median_figure(f"{label}: bare loop, a round", [1e3 * each for each in bare], "ms"),
+    ]
+    return figures, {
+        "case": case.name,
+        "own": statistics.median(ours),
+        "flower": statistics.median(theirs),
+        "ratios": ratios,
+    }
+
+
+def comparisons(*, quick: bool) -> list[Comparison]:
+    small = Plan(5, 10, 10, 20 if quick else 60, LocalOptimizer(lr=0.1))
+    found = [Comparison(Case("digits of 60 clients, MLP", lambda: mlp(SMALL), digits(60), small), "mlp", MLP_LIMIT)]
+    if not quick:
+        large = Plan(5, 10, 10, 10, LocalOptimizer(lr=0.01))
+        found.insert(
+            0, Comparison(Case("CNN, 300 clients of 200 images", cnn, images(300, 200), large), "cnn", CNN_LIMIT)
+        )
+    return found
+
+
+def main() -> None:
+    chosen = options(__doc__)
+    torch.set_num_threads(1)
+    if importlib.util.find_spec("flwr") is None or importlib.util.find_spec("ray") is None:
+        give(TITLE, f"{__doc__}\nFlower is not installed here (`pip install -e .[simulation]`): left out.", [])
+        return
+    figures, plotted, how = [], [], __doc__ or ""
+    for comparison in comparisons(quick=chosen.quick):
+        try:
+            made, bars = compare(comparison, 1 if chosen.quick else 3)
+            figures += made
+            plotted.append(bars)
+        except CannotRun as reason:
+            how += (
+                f"\n**{comparison.case.name}: Flower could not be run, {ATTEMPTS} times ({reason}). No comparison.**\n"
+            )
+    give(TITLE, how, figures, data=plotted)
+
+
+if __name__ == "__main__":
+    main()

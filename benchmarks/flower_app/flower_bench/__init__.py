@@ -1,0 +1,1 @@
+"""Federated averaging in Flower, for comparison."""

@@ -1,0 +1,141 @@
+"""The pictures of docs/performance.md, drawn from what the benchmarks handed over."""
+
+from __future__ import annotations
+
+import statistics
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
+
+OURS, OTHER, INK, SOFT, FAINT = "#0b69a3", "#9aa5b1", "#1f2933", "#52606d", "#e4e7eb"
+STYLE = {
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 9,
+    "axes.edgecolor": "#cbd2d9",
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "text.color": INK,
+    "xtick.color": SOFT,
+    "ytick.color": SOFT,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedforget",
+}
+
+
+def draw_growth(path: Path, sweeps: dict[str, Any]) -> None:
+    """One column for each of K, E, R, M, N: a round's time above, the run's memory below."""
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(11.5, 5.2), layout="constrained")
+        axes = figure.subplots(2, len(sweeps), sharex="col", sharey="row")
+        for column, sweep in enumerate(sweeps.values()):
+            _growth_of_time(axes[0][column], sweep, first=column == 0)
+            _growth_of_memory(axes[1][column], sweep, first=column == 0)
+        lowest = min(point["round"] for sweep in sweeps.values() for point in sweep["points"])
+        highest = max(point["round"] for sweep in sweeps.values() for point in sweep["points"])
+        axes[0][0].set_ylim(0.6e3 * lowest, 1.7e3 * highest)
+        axes[1][0].set_ylim(0, None)
+        axes[0][0].set_ylabel("a round, ms")
+        axes[1][0].set_ylabel("peak memory, MB")
+        _save(figure, path)
+
+
+def _growth_of_time(axes: Axes, sweep: dict[str, Any], *, first: bool) -> None:
+    values = [point["value"] for point in sweep["points"]]
+    times = [1e3 * point["round"] for point in sweep["points"]]
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.plot([values[0], values[-1]], [times[0], times[0] * values[-1] / values[0]], color=OTHER, lw=1, dashes=(4, 3))
+    axes.plot(values, times, color=OURS, lw=2, marker="o", ms=4.5)
+    axes.set_title(sweep["label"], loc="left", fontweight="bold", pad=18)
+    others = ", ".join(f"{key}={value:,}" for key, value in sweep["others"].items())
+    axes.text(0, 1.03, others, transform=axes.transAxes, color=SOFT, fontsize=7.5)
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.yaxis.set_minor_locator(NullLocator())
+    if first:
+        axes.annotate(
+            "in proportion",
+            (values[-2], times[0] * values[-2] / values[0]),
+            (-6, 6),
+            textcoords="offset points",
+            ha="right",
+            color=SOFT,
+            fontsize=7.5,
+        )
+    _tidy(axes, values)
+
+
+def _growth_of_memory(axes: Axes, sweep: dict[str, Any], *, first: bool) -> None:
+    values = [point["value"] for point in sweep["points"]]
+    before, peak = ([point[key] for point in sweep["points"]] for key in ("before", "peak"))
+    axes.fill_between(values, before, color=FAINT, lw=0)
+    axes.fill_between(values, before, peak, color=OURS, alpha=0.18, lw=0)
+    axes.plot(values, peak, color=OURS, lw=2, marker="o", ms=4.5)
+    if first:
+        axes.text(values[0] * 1.2, before[0] / 2, "libraries and data", color=SOFT, fontsize=7.5, va="center")
+        middle = (before[-1] + peak[-1]) / 2
+        axes.text(values[-1] / 1.15, middle, "the run", color=OURS, fontsize=7.5, va="center", ha="right")
+    _tidy(axes, values)
+
+
+def _tidy(axes: Axes, values: list[int]) -> None:
+    axes.xaxis.set_major_locator(FixedLocator(values))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color=FAINT, lw=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(length=3, labelsize=8)
+
+
+def draw_training(path: Path, pool: list[dict[str, Any]], flower: list[dict[str, Any]]) -> None:
+    """One panel for each case: a round of the bare loop, of FedForget and of Flower, FedForget's being 1."""
+    beside = {bars["case"]: bars for bars in flower}
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(9.5, 0.5 + 1.25 * len(pool)), layout="constrained")
+        panels = figure.subplots(len(pool), 1, squeeze=False)[:, 0]
+        for axes, bars in zip(panels, pool, strict=True):
+            rows = [
+                ("bare PyTorch loop, nothing saved", bars["ratios"], bars["bare"], OTHER),
+                ("FedForget, every round on disk", [1.0], bars["own"], OURS),
+            ]
+            if bars["case"] in beside:
+                theirs = beside[bars["case"]]
+                rows.append(("Flower’s simulation, nothing saved", theirs["ratios"], theirs["flower"], OTHER))
+            _bars(axes, bars["case"], rows)
+        panels[-1].set_xlabel("time of a round, FedForget = 1; whiskers: lowest and highest of the turns")
+        _save(figure, path)
+
+
+def _bars(axes: Axes, title: str, rows: list[tuple[str, list[float], float, str]]) -> None:
+    for place, (_, ratios, seconds, colour) in enumerate(rows):
+        middle = statistics.median(ratios)
+        axes.barh(place, middle, color=colour, height=0.62)
+        if len(ratios) > 1:
+            axes.plot([min(ratios), max(ratios)], [place, place], color=INK, lw=1.2, solid_capstyle="butt")
+        took = f"{seconds:.2f} s" if seconds >= 0.5 else f"{1e3 * seconds:.0f} ms"
+        axes.annotate(
+            f"{middle:.2f} ×   {took}",
+            (max(1.0, *ratios) if len(ratios) > 1 else 1.0, place),
+            (6, 0),
+            textcoords="offset points",
+            va="center",
+            fontweight="bold" if colour == OURS else "normal",
+        )
+    axes.set_yticks(range(len(rows)), [name for name, *_ in rows])
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1.18 * max(max(ratios) for _, ratios, _, _ in rows))
+    axes.set_title(title, loc="left", fontweight="bold")
+    axes.axvline(1, color=OURS, lw=0.8, dashes=(3, 3), zorder=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(axis="y", length=0, labelcolor=INK)
+
+
+def _save(figure: Figure, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, dpi=130)
