@@ -306,6 +306,23 @@ def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
             assert os.getpid() not in trainers
 
 
+def test_there_are_never_more_workers_than_a_round_has_slots() -> None:
+    with contextlib.closing(PoolFederation(PLAN, in_memory(9), Adds(), workers=100_000)) as federation:
+        model = {"w": np.zeros(3), "pid": np.array(0)}
+        federation.train([TrainTask(1, client, model) for client in range(9)])
+        assert len(federation.worker_processes()) == PLAN.clients_per_round
+
+
+def test_a_worker_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    federation = PoolFederation(PLAN, in_memory(2), Adds(), workers=2)
+    with pytest.raises(TrainingFailed, match="no worker process could be started"):
+        federation.train([TrainTask(1, 0, {"w": np.zeros(3)})])
+
+
 def test_an_error_keeps_its_kind_and_its_hint_across_processes() -> None:
     for kind in FedForgetError.__subclasses__():
         again = pickle.loads(pickle.dumps(kind("what", hint="do this")))

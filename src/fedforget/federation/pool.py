@@ -96,7 +96,7 @@ class PoolFederation(InlineFederation):
         self._introduced.clear()
         self._model = SharedArrays(first.model)
         self._results = [SharedArrays(first.model) for _ in range(self._plan.clients_per_round)]
-        for _ in range(self._count):
+        for _ in range(min(self._count, self._plan.clients_per_round)):  # a round has no work for more
             self._desks.append(_Desk(Worker(self._run_one, get_ready=self._in_worker)))
 
     def _share_out(self, works: Sequence[LocalRound]) -> list[Any]:

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-from fedforget.errors import FedForgetError, InvalidInput
+from fedforget.errors import FedForgetError, InvalidInput, TrainingFailed
 
 _PR_SET_PDEATHSIG = 1
 _GRACE = 5.0  # seconds that a worker has to end by itself
@@ -63,9 +63,18 @@ class Worker:
         gc.freeze()  # objects that a collection doesn't visit stay on shared pages
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # workers use one thread only
-            self._process.start()
-        gc.unfreeze()
-        theirs.close()
+            try:
+                self._process.start()
+            except OSError as error:
+                self.pipe.close()
+                _pipes.discard(self.pipe)
+                raise TrainingFailed(
+                    f"no worker process could be started: {error.strerror}",
+                    hint="use fewer --workers, or --federation inline",
+                ) from error
+            finally:
+                gc.unfreeze()
+                theirs.close()
 
     def ask(self, question: Any) -> None:
         with contextlib.suppress(OSError):  # it is gone: noticed when its answer is read
