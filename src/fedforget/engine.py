@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 INLINE, POOL = "inline", "pool"
 FEDERATIONS = (INLINE, POOL)
 OnRound = Callable[[int], None]
+_LONGEST = 1e6  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,10 @@ class Workforce:
             raise InvalidInput(f"{self.workers} workers cannot train", hint="give --workers from 1")
         if self.workers is not None and self.federation != POOL:
             raise InvalidInput("--workers is for the pool", hint="leave it out, or use --federation pool")
-        if not self.patience > 0:
-            raise InvalidInput(f"a patience of {self.patience:g} s ends every round", hint="give more than 0 seconds")
+        if not 0 < self.patience <= _LONGEST:
+            raise InvalidInput(
+                f"a worker cannot have {self.patience:g} s for a round", hint=f"give from 0 to {_LONGEST:g} seconds"
+            )
 
 
 @dataclass(slots=True)
@@ -123,7 +126,7 @@ class Engine:
         def start(round_: int, model: Any) -> None:
             nonlocal beside
             if beside is None:
-                beside = Beside(tests.count_correct, model, _one_thread)
+                beside = Beside(tests.count_correct, model, _one_thread, self.workforce.patience)
             for done, counts in beside.start(round_, model):
                 run.record.measured(done, *counts)
 
@@ -163,6 +166,11 @@ class Engine:
             contents = run.clients.contents(client)
             staying = {sample: content for sample, content in contents.items() if sample not in gone}
             self.data.require_unchanged(client, staying)
+
+
+def check_eval_every(rounds: int | None) -> None:
+    if rounds is not None and rounds < 1:
+        raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
 
 
 def _one_thread() -> None:

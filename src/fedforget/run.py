@@ -16,7 +16,7 @@ from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.theory import ForgettingCost
 from fedforget.data.federated import FederatedData
-from fedforget.engine import INLINE, Engine, OnRound, Workforce
+from fedforget.engine import INLINE, Engine, OnRound, Workforce, check_eval_every
 from fedforget.environment import arithmetic, environment
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.evidence.replay import Verification, verify
@@ -135,7 +135,7 @@ class Run:
         ``eval_every``: also measure the models of every so many rounds, kept ones of earlier rounds among them.
         """
         goal = goal_of(self.plan.rounds, until)
-        _check_eval_every(eval_every)
+        check_eval_every(eval_every)
         with self._at_work() as run:
             self._settle(run, on_round, eval_every)
             if not len(run.server.roster):
@@ -165,7 +165,7 @@ class Run:
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
         if basis not in list(Basis):
             raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
-        _check_eval_every(eval_every)
+        check_eval_every(eval_every)
         with self._at_work() as run:
             self._remove_accepted(run)  # a recomputation that was interrupted absorbs the new requests
             pending = still_there(run, wanted)
@@ -281,7 +281,7 @@ class Run:
         return Path(file)
 
     def model_bytes(self) -> int:
-        """What one kept model takes on disk."""
+        """What a model takes on disk, without a server optimiser's state."""
         with run_directory.reading(self.path, settled=False) as run:
             return run.server.models.path(run.server.model_digest(0)).stat().st_size
 
@@ -291,11 +291,6 @@ class Run:
     def _at_work(self) -> Iterator[OpenRun]:
         with run_directory.writing(self.path) as run, one_thread(), own_streams():
             yield run
-
-
-def _check_eval_every(rounds: int | None) -> None:
-    if rounds is not None and rounds < 1:
-        raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
 
 
 def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:

@@ -27,7 +27,9 @@ from fedforget.algorithm.memory import ClientsInMemory
 from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
+from fedforget.federation.beside import Beside
 from fedforget.federation.pool import PoolFederation
+from fedforget.federation.worker import Lost, Worker
 from fedforget.store import run_directory
 from tests.helpers import function_files
 
@@ -306,6 +308,30 @@ def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
             assert os.getpid() not in trainers
 
 
+@pytest.mark.parametrize("when", ["asked", "answering", "measuring"])
+def test_a_process_that_stands_still_is_lost_however_much_there_is_to_say(when: str) -> None:
+    """A pipe takes a few pages: whoever writes more waits for a reader, and must not wait for ever."""
+    if when == "measuring":
+        beside = Beside(lambda model: os.kill(os.getpid(), signal.SIGSTOP), {"w": np.zeros(3)}, lambda: None, 0.5)
+        assert list(beside.start(1, {"w": np.zeros(3)})) == []
+        with pytest.raises(TrainingFailed, match=r"round 1 did not finish within 0\.5 s"):
+            list(beside.finish())
+        beside.close()
+        return
+    worker = Worker(lambda question: bytes(2**22))
+    if when == "asked":
+        os.kill(worker.process_id or 0, signal.SIGSTOP)
+        with pytest.raises(Lost, match=r"within 0\.5 s"):
+            worker.ask(bytes(2**22), 0.5)
+    else:
+        worker.ask("", 1)
+        assert worker.pipe.poll(5)
+        os.kill(worker.process_id or 0, signal.SIGSTOP)
+        with pytest.raises(Lost, match=r"within 0\.5 s"):
+            worker.answer(0.5, large=True)
+    worker.close(at_once=True)
+
+
 def test_there_are_never_more_workers_than_a_round_has_slots() -> None:
     with contextlib.closing(PoolFederation(PLAN, in_memory(9), Adds(), workers=100_000)) as federation:
         model = {"w": np.zeros(3), "pid": np.array(0)}
@@ -335,7 +361,9 @@ def test_an_error_keeps_its_kind_and_its_hint_across_processes() -> None:
         ({"federation": "cloud"}, "unknown federation 'cloud'"),
         ({"federation": "pool", "workers": 0}, "0 workers"),
         ({"workers": 2}, "--workers is for the pool"),
-        ({"federation": "pool", "patience": 0.0}, "patience of 0 s"),
+        ({"federation": "pool", "patience": 0.0}, "cannot have 0 s"),
+        ({"federation": "pool", "patience": float("inf")}, "cannot have inf s"),
+        ({"federation": "pool", "patience": float("nan")}, "cannot have nan s"),
     ],
 )
 def test_impossible_workforces_are_refused_before_anything_is_made(

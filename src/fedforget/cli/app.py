@@ -27,6 +27,8 @@ _STOPS = {
     signal.SIGTERM: ("terminated", "terminated", EXIT_TERMINATED),
 }
 
+typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which doesn't print our help
+
 app = typer.Typer(
     name="fedforget",
     help="Exact federated unlearning: train a federation, forget samples and clients exactly, and prove it.",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedforget.algorithm.budget import state_bytes
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import goal_of
 from fedforget.algorithm.theory import ForgettingCost
@@ -84,6 +85,8 @@ def train(
         weight_decay=weight_decay, prox=prox, server_optimizer=server_optimizer, server_lr=server_lr,
     ).with_file(config)  # fmt: skip
     _require_supported(device)
+    if eval_every is not None and eval_every < 1:
+        raise InvalidInput(f"cannot measure every {eval_every} rounds", hint="give a whole number from 1")
     if out is not None and options.rounds is not None:
         goal_of(options.rounds, until_round)  # before anything is made
     opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
@@ -132,7 +135,7 @@ def _opened_for_training(
 
 
 def _say_what_it_costs(opened: Run, goal: int) -> None:
-    plan, size = opened.plan, opened.model_bytes()
+    plan, size = opened.plan, state_bytes(opened.plan, opened.model_bytes())
     kept = plan.kept_count(goal)
     say(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
 

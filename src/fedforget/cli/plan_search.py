@@ -61,12 +61,11 @@ class Sought:
         enough = self.min_samples_per_step is not None and (
             (best.clients_per_round - 1) * best.batch_size < self.min_samples_per_step
         )
+        clients, batch = self.min_clients_per_round or 1, self.min_batch_size or 1
         met = {
             f"--min-samples-per-step {self.min_samples_per_step}": enough,
-            f"--min-clients-per-round {self.min_clients_per_round or 1}": (
-                best.clients_per_round == (self.min_clients_per_round or 1)
-            ),
-            f"--min-batch-size {self.min_batch_size or 1}": best.batch_size == (self.min_batch_size or 1),
+            f"--min-clients-per-round {clients}": best.clients_per_round == clients > 1,
+            f"--min-batch-size {batch}": best.batch_size == batch > 1,
             f"--max-local-steps {self.max_local_steps}": best.local_steps == self.max_local_steps,
         }
         return [need for need, only_just in met.items() if only_just]

@@ -195,7 +195,7 @@ def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
 
 def rho_warnings(rho_s: float, rho_c: float) -> list[str]:
     return [
-        f"{name} = {value:.4g} is above 1: expect nearly every such request to recompute"
+        f"{name} = {value:.4g} is above 1, where it bounds nothing: `fedforget plan` gives the exact probability"
         for name, value in (("rho_s", rho_s), ("rho_c", rho_c))
         if value > 1
     ]

@@ -44,6 +44,8 @@ class ClientData:
             )
         try:
             pair = self._samples[self._keys[identifier]]
+        except MemoryError:
+            raise
         except Exception as error:
             raise InvalidInput(
                 f"sample {identifier} of client {self._client} cannot be read: {type(error).__name__}: {error}",

@@ -15,8 +15,8 @@ _LOWEST_PRIORITY = 19
 class Beside:
     """Does ``job(model)`` in a process of its own, one model at a time. Results come in the order of the models."""
 
-    def __init__(self, job: Callable[[Any], Any], example: Any, get_ready: Callable[[], None]) -> None:
-        self._job = job
+    def __init__(self, job: Callable[[Any], Any], example: Any, get_ready: Callable[[], None], patience: float) -> None:
+        self._patience = patience
         self._block = SharedArrays(example)
         self._worker = Worker(
             lambda model: job(self._block.views() if model is None else model),
@@ -32,14 +32,14 @@ class Beside:
         if shared:
             self._block.write(model)
         self._at = number
-        self._worker.ask(None if shared else model)
+        self._worker.ask(None if shared else model, self._patience)
 
     def finish(self) -> Iterator[tuple[int, Any]]:
         """The result that is still due, if any."""
         if self._at is not None:
             number, self._at = self._at, None
             try:
-                yield number, self._worker.answer()
+                yield number, self._worker.answer(self._patience)
             except Lost as how:
                 raise TrainingFailed(
                     f"the process that measured the model of round {number} {how}",

@@ -110,7 +110,7 @@ class PoolFederation(InlineFederation):
         while True:
             for desk, (place, work) in zip(idle, waiting if not failures else (), strict=False):
                 desk.place, desk.since = place, time.monotonic()
-                desk.worker.ask((place, self._as_sent(work, shared)))
+                self._ask(desk, place, self._as_sent(work, shared))
             busy = [desk for desk in self._desks if desk.place is not None]
             if failures:  # the first in the order of tasks is raised, as if they had been done one by one
                 busy = [desk for desk in busy if (desk.place or 0) < min(failures)]
@@ -120,7 +120,7 @@ class PoolFederation(InlineFederation):
             for desk in idle:
                 place, desk.place = desk.place or 0, None
                 try:
-                    is_shared, model = self._answer_of(desk, works[place])
+                    is_shared, model = self._answer_of(desk, works[place], large=not shared)
                 except FedForgetError as failure:
                     failures[place] = failure
                     continue
@@ -142,10 +142,15 @@ class PoolFederation(InlineFederation):
             raise _lost(works[slowest.place or 0], f"did not finish within {self._patience:g} s")
         return [desk for desk in busy if desk.worker.pipe in ready]
 
-    @staticmethod
-    def _answer_of(desk: _Desk, work: LocalRound) -> tuple[bool, Any]:
+    def _ask(self, desk: _Desk, place: int, work: LocalRound) -> None:
         try:
-            answer: tuple[bool, Any] = desk.worker.answer()
+            desk.worker.ask((place, work), self._patience)
+        except Lost as how:
+            raise _lost(work, str(how)) from how
+
+    def _answer_of(self, desk: _Desk, work: LocalRound, *, large: bool) -> tuple[bool, Any]:
+        try:
+            answer: tuple[bool, Any] = desk.worker.answer(self._patience, large=large)
         except Lost as how:
             raise _lost(work, str(how)) from how
         return answer
@@ -172,7 +177,10 @@ class PoolFederation(InlineFederation):
 
 
 def _lost(work: LocalRound, how: str) -> TrainingFailed:
+    remedy = "with fewer --workers if memory is short"
+    if "within" in how:
+        remedy = "with a longer --worker-timeout (patience, in Python) if it only needs more time"
     return TrainingFailed(
         f"the worker that trained client {work.client} in round {work.round} {how}",
-        hint="the round was not committed; give the same command again, with fewer --workers if memory is short",
+        hint=f"the round was not committed; give the same command again, {remedy}",
     )

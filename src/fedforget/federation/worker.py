@@ -9,15 +9,21 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import Future
 from multiprocessing.connection import Connection
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from fedforget.errors import FedForgetError, InvalidInput, TrainingFailed
 
 _PR_SET_PDEATHSIG = 1
 _GRACE = 5.0  # seconds that a worker has to end by itself
+
+_STOPS = {signal.SIGINT, signal.SIGTERM}
+_SMALL = 2**15  # bytes that a pipe takes without anybody reading at the other end
 
 _pipes: set[Connection] = set()  # this process's ends, to all its workers
 
@@ -43,8 +49,8 @@ class Worker:
         get_ready: Callable[[], None] = lambda: None,
         niceness: int = 0,
     ) -> None:
-        if not can_fork():
-            raise InvalidInput("this system cannot fork worker processes", hint="use --federation inline")
+        if not can_fork() or multiprocessing.current_process().daemon:
+            raise InvalidInput("no worker process can be started from here", hint="use --federation inline")
         context = multiprocessing.get_context("fork")
         self.pipe, theirs = context.Pipe()
         _pipes.add(self.pipe)
@@ -54,6 +60,7 @@ class Worker:
                 inherited.close()  # else another worker's pipe would stay open here after the parent has closed it
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
             _end_with(parent)
             os.nice(niceness)
             get_ready()
@@ -63,6 +70,7 @@ class Worker:
         gc.freeze()  # objects that a collection doesn't visit stay on shared pages
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # workers use one thread only
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # until the worker has its own answer to them
             try:
                 self._process.start()
             except OSError as error:
@@ -73,17 +81,25 @@ class Worker:
                     hint="use fewer --workers, or --federation inline",
                 ) from error
             finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 gc.unfreeze()
                 theirs.close()
 
-    def ask(self, question: Any) -> None:
+    def ask(self, question: Any, patience: float) -> None:
+        """Put a question; a worker that doesn't even listen is ``Lost`` after some seconds."""
+        message = ForkingPickler.dumps(question)
         with contextlib.suppress(OSError):  # it is gone: noticed when its answer is read
-            self.pipe.send(question)
+            if len(message) <= _SMALL:
+                self.pipe.send_bytes(message)
+            else:
+                _within(patience, lambda: self.pipe.send_bytes(message))
 
-    def answer(self) -> Any:
-        """Its answer; raises what it raised, or ``Lost``."""
+    def answer(self, patience: float, *, large: bool = False) -> Any:
+        """Its answer; raises what it raised, or ``Lost``. A large one may come in pieces, and stop in between."""
         try:
-            result, error = self.pipe.recv()
+            if not self.pipe.poll(patience):
+                raise Lost(_late(patience))
+            result, error = _within(patience, self.pipe.recv) if large else self.pipe.recv()
         except (EOFError, OSError) as gone:
             raise Lost(self._how_it_ended()) from gone
         if error is not None:
@@ -112,6 +128,27 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+def _within(patience: float, action: Callable[[], Any]) -> Any:
+    """Wait so long for something that cannot be interrupted, no longer."""
+    outcome: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(action())
+        except BaseException as error:  # noqa: BLE001 (raised again where it is waited for)
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    try:
+        return outcome.result(patience)
+    except TimeoutError as error:
+        raise Lost(_late(patience)) from error
+
+
+def _late(patience: float) -> str:
+    return f"did not finish within {patience:g} s"
 
 
 def _serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:
