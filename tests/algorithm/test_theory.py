@@ -378,3 +378,12 @@ def test_closed_forms_take_arrays():
     ]
     assert many.tolist() == one_by_one
     assert client_change(10, slots).tolist() == [float(client_change(10, k)) for k in (1, 2, 5)]
+
+
+def test_one_request_is_answered_at_once_however_long_a_round_is():
+    """A geometric sum, not a loop over steps: with so many of them, the sample is held if its client is drawn."""
+    world = {"clients": 60, "clients_per_round": 3, "batch_size": 4, "rounds": 2}
+    long = forgetting_cost([Loss(20, 1)], local_steps=10**9, **world)
+    whole = forgetting_cost([Loss(20, None)], local_steps=10**9, **world)
+    assert long.probability == pytest.approx(whole.probability, rel=1e-12)
+    assert long.expected_steps_from_first_use == pytest.approx(whole.expected_steps_from_first_use, rel=1e-8)

@@ -65,6 +65,7 @@ def test_every_command_and_every_option_has_help() -> None:
     for name, command in commands().items():
         assert command.help, name
         shown = good(name, "--help").out
+        assert "\\[" not in shown, name  # brackets that were escaped for another printer
         for parameter in command.params:
             text = getattr(parameter, "help", None)
             assert text, f"{name} {parameter.name}"

@@ -216,10 +216,7 @@ def expected_stream_cost(
 def _cost(losses: Sequence[Loss], training: Training) -> ForgettingCost[float]:
     """``forgetting_cost`` without subtracting numbers that are nearly equal."""
     training.check(losses)
-    change_sum, change = 0.0, 0.0  # Σ (1 − q_i) and 1 − Q
-    for changes in _step_changes(losses, training):
-        change_sum += float(changes.sum())
-        change = min(float(changes[-1]), 1.0)
+    change_sum, change = _round_changes(losses, training)
     if training.rounds == 0 or change == 0.0:
         return ForgettingCost(0.0, 0.0, 0.0)
     probability = float(change_within(change, training.rounds))
@@ -229,6 +226,20 @@ def _cost(losses: Sequence[Loss], training: Training) -> ForgettingCost[float]:
         expected_steps=training.local_steps * float(expected_rounds_redone(change, training.rounds)),
         expected_steps_from_first_use=later_rounds + probability / change * change_sum,
     )
+
+
+def _round_changes(losses: Sequence[Loss], training: Training) -> tuple[float, float]:
+    """Σ (1 − q_i) over a round's steps, and 1 − Q. For a single loss 1 − q_i = p_c·a_i, a geometric sum."""
+    if len(losses) == 1:
+        held = -math.expm1(_log_miss(losses[0].samples, losses[0].lost, training.batch_size))
+        drawn = float(client_change(training.clients, training.clients_per_round))
+        steps = training.local_steps
+        return drawn * float(expected_rounds_redone(held, steps)), drawn * float(change_within(held, steps))
+    change_sum, change = 0.0, 0.0
+    for changes in _step_changes(losses, training):
+        change_sum += float(changes.sum())
+        change = min(float(changes[-1]), 1.0)
+    return change_sum, change
 
 
 def _step_changes(losses: Sequence[Loss], training: Training) -> Iterator[Floats]:
