@@ -213,9 +213,10 @@ def processes_of(group: int) -> list[int]:
 def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that trains with three workers and an evaluation beside them, at a client that never ends."""
     program = textwrap.dedent(f"""
-        import time
+        import signal, time
         from pathlib import Path
         from tests.federation import test_pool as pool
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the suite runs in the background
         def hang():
             print("hanging", flush=True)
             time.sleep(60)
