@@ -7,7 +7,8 @@ writes every model, and commits two databases a round. They take turns run by ru
 neighbours, and both must end in the same model. "Rounds" is the time between the first and the last commit; "until all
 is on disk" goes on until the last model is durable and the processes have ended; "whole train" also opens the run and
 checks the content of every sample. Processor time leaves out waiting for the disk, and what other programs do to the
-clock. The CNN is the paper's (26 MB), on 300 × 200 images of 28 × 28.
+clock. Turns in which others took more than a tenth of a processor are taken again, at most once each. The CNN is the
+paper's (26 MB), on 300 × 200 images of 28 × 28.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from torch import Tensor, nn
 
 from benchmarks.bench_training import LocalWork, drawn_in_advance
 from benchmarks.federations import SEED, SMALL, cnn, digits, images, mlp
-from benchmarks.harness import Figure, give, median_figure, options, scratch
+from benchmarks.harness import Figure, calmest, give, median_figure, options, processors, scratch
 from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.data.federated import FederatedData
 from fedforget.run import Run
@@ -177,11 +178,6 @@ def timed(action: Callable[[OnRound], object]) -> Times:
     return Times([after - before for before, after in pairwise(marks)], whole, processors() - used)
 
 
-def processors() -> float:
-    """Seconds of this process and of its children that have ended."""
-    return sum(os.times()[:4])
-
-
 def warm_up(case: Case) -> None:
     """Torch imports much when it first takes a step; else each process of the loop would do so in its first round."""
     module, (x, y) = case.model(), case.data.sample(0, next(iter(case.data[0].ids)))
@@ -221,11 +217,9 @@ def measure(case: Case, repetitions: int, limit: float | None) -> tuple[list[Fig
     warm_up(case)
     with scratch() as directory:
         require_same_steps(directory, case, work)
-        takes = []
-        for number in range(repetitions):
-            of_loop, _ = timed_loop(case, work)
-            of_run, _ = timed_run(directory / str(number), case)
-            takes.append((of_loop, of_run))
+        takes = calmest(
+            lambda number: (timed_loop(case, work)[0], timed_run(directory / str(number), case)[0]), repetitions
+        )
     bare = statistics.median(statistics.median(loop.rounds[1:]) for loop, _ in takes)
     own = statistics.median(statistics.median(run.rounds[1:]) for _, run in takes)
     label, unit = title(case), "× the bare loop"
@@ -258,16 +252,19 @@ def title(case: Case) -> str:
 
 def beside(case: Case, tested: Case, repetitions: int) -> list[Figure]:
     """What measuring the model adds, and what one process takes where two were."""
-    every = {rounds: list[float]() for rounds in (5, 1)}
-    inline = []
+
+    def turn(number: int) -> list[float]:
+        """After the rounds of the pool alone: measuring every 5 rounds, every round, and inline."""
+        others = [
+            timed_run(directory / f"{number}-5", tested, eval_every=5),
+            timed_run(directory / f"{number}-1", tested, eval_every=1),
+            timed_run(directory / f"{number}-inline", case, pool=False),
+        ]
+        plain, _ = timed_run(directory / f"{number}-plain", case)
+        return [times.later / plain.later for times, _ in others]
+
     with scratch() as directory:
-        for number in range(repetitions):
-            plain, _ = timed_run(directory / f"{number}-plain", case)
-            for rounds, ratios in every.items():
-                measured, _ = timed_run(directory / f"{number}-{rounds}", tested, eval_every=rounds)
-                ratios.append(measured.later / plain.later)
-            alone, _ = timed_run(directory / f"{number}-inline", case, pool=False)
-            inline.append(alone.later / plain.later)
+        seldom, often, inline = zip(*calmest(turn, repetitions), strict=True)
     tests = len(tested.data.test[1]) if tested.data.test is not None else 0
     return [
         *(
@@ -277,7 +274,7 @@ def beside(case: Case, tested: Case, repetitions: int) -> list[Figure]:
                 "× without",
                 note=f"on {tests:,} test images, in a process beside the training",
             )
-            for rounds, ratios in every.items()
+            for rounds, ratios in ((5, seldom), (1, often))
         ),
         median_figure(f"{title(case)}: inline", inline, "× the pool", note=f"1 process against {WORKERS}"),
     ]

@@ -157,6 +157,8 @@ def table(made: Section) -> str:
 def verdict(sections: list[Section]) -> str:
     figures = [figure for made in sections for figure in made["figures"] if figure["met"] is not None]
     missed = [figure["name"] for figure in figures if not figure["met"]]
+    if not figures:
+        return "Nothing here has a target."
     if not missed:
         return f"All {len(figures)} targets are met."
     return f"{len(figures) - len(missed)} of {len(figures)} targets are met. Missed: {'; '.join(missed)}."
