@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c c
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types check slow bench clean
+.PHONY: help install demo test lint types check slow bench torture clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ check: lint types test slow ## all of it: lint, types, fast tests, slow proofs
 
 bench: $(DEV) ## run the benchmarks
 	$(BIN)/python benchmarks/run.py
+
+torture: $(DEV) ## every crash point, every damage, long lives; writes docs/reliability.md
+	$(BIN)/python tests/torture.py
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -69,7 +69,7 @@ def main() -> None:
         rounds, local_steps, keep = chosen.child
         print(json.dumps(one_run(int(rounds), int(local_steps), keep)))
         return
-    give("Memory", __doc__, measure(1, 10, 50, 10) if chosen.quick else measure(3, 20, 200, 20))
+    give("Memory", __doc__, measure(1, 10, 50, 10) if chosen.quick else measure(5, 20, 200, 20))
 
 
 if __name__ == "__main__":

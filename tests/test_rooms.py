@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "algorithm": {"numpy", "cryptography", "fedforget.errors"},
     "training": {"numpy", "torch", "safetensors", "fedforget.errors", "fedforget.algorithm"},
     "data": {"numpy", "sklearn", "fedforget.errors", "fedforget.algorithm"},
-    "store": {"numpy", "safetensors", "fedforget.errors", "fedforget.algorithm"},
+    "store": {"numpy", "safetensors", "cryptography", "fedforget.errors", "fedforget.algorithm"},
     "federation": {"numpy", "fedforget.errors", "fedforget.algorithm"},
 }
 NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedforget.evidence.replay import Verification
     from fedforget.overview import Status
     from fedforget.run import Run
-    from fedforget.store.record import Receipt
+    from fedforget.store.requests import Receipt
 
 __all__ = [
     "FedForgetError",
@@ -41,7 +41,7 @@ _HOMES = {
     "LocalOptimizer": "fedforget.algorithm.plan",
     "Loss": "fedforget.algorithm.theory",
     "Plan": "fedforget.algorithm.plan",
-    "Receipt": "fedforget.store.record",
+    "Receipt": "fedforget.store.requests",
     "Request": "fedforget.algorithm.forget",
     "Run": "fedforget.run",
     "ServerOptimizer": "fedforget.algorithm.plan",

@@ -97,17 +97,21 @@ def train_run(
     )
 
 
-def open_run(path: Path, **workforce: Any) -> Run:
-    """Open a run on a built-in dataset from its directory alone."""
+def open_run(path: Path, *, all_data: bool = False, **workforce: Any) -> Run:
+    """Open a run on a built-in dataset from its directory alone; ``all_data``: also with what it doesn't hold."""
     from fedforget.run import Run  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 
-    file = PlanFile.read(path)
+    with run_directory.reading(path, settled=False) as run:  # says so if the plan is not the run's
+        file = run.file
+        owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
     if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
         raise PlanRefused(
             f"the model and data of {path} are not built in",
             hint="open it in Python: fedforget.Run(path, model=…, data=…)",
         )
-    with run_directory.reading(path, settled=False) as run:
-        owners = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
+    if all_data:
+        chosen = file.dataset
+        seed = bytes.fromhex(str(chosen["partition_seed"]))
+        owners = dict(DigitsFederation.split(int(chosen["clients"]), float(chosen["beta"]), seed).owners())
     return Run(path, model=build_model(file.model, bytes(32)), data=Digits().federated(owners), **workforce)

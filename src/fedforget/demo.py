@@ -17,7 +17,7 @@ from fedforget.builtin import train_run
 from fedforget.errors import InvalidInput
 from fedforget.run import Run
 from fedforget.store import run_directory
-from fedforget.store.record import Basis
+from fedforget.store.requests import Basis
 
 CLIENTS = 60
 PLAN = Plan(clients_per_round=3, batch_size=4, local_steps=5, rounds=40, local=LocalOptimizer(lr=0.3, momentum=0.5))
@@ -151,7 +151,7 @@ def _forget(run: Run, what: str, requests: list[Request], progress: Progress) ->
         receipts = run.forget(requests, basis=Basis.MODEL_INFORMED, on_round=advance, eval_every=1)
     after = run.status()
     changed = [receipt.first_changed_step for receipt in receipts if receipt.first_changed_step is not None]
-    recomputed = receipts[0].recomputed_steps  # of the batch
+    recomputed = receipts[0].recomputed_steps or 0  # of the batch
     return Chapter(
         what=what,
         requests=[str(request) for request in requests],
@@ -161,7 +161,7 @@ def _forget(run: Run, what: str, requests: list[Request], progress: Progress) ->
         expected_steps=cost.expected_steps,
         accuracy_before=before.accuracy or 0.0,
         accuracy_after=after.accuracy or 0.0,
-        guarantee=receipts[0].guarantee,
+        guarantee=receipts[0].guarantee or "",
         curve=[point for point in _curve(run) if point[0] >= PLAN.steps - recomputed],
     )
 

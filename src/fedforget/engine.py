@@ -100,15 +100,23 @@ class Engine:
             priorities = PrfPriorities(run.server.seed.value)
             yield Server(self.plan, priorities, run.server, federation, self.aggregator())
 
-    def learn(self, run: OpenRun, goal: int, on_round: OnRound | None, measure_every: int | None) -> None:
-        """Learn up to a round, measuring every so many."""
+    def learn(
+        self,
+        run: OpenRun,
+        goal: int,
+        on_round: OnRound | None,
+        measure_every: int | None,
+        stop: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Learn up to a round, or until there is a reason to stop; measure every so many rounds."""
         with self.server(run) as server, self._measuring(run, measure_every) as measure:
 
-            def after(round_: int, state: State) -> None:
+            def after(round_: int, state: State) -> bool:
                 if on_round is not None:
                     on_round(round_)
                 if measure is not None and measure_every and round_ % measure_every == 0 and round_ < goal:
                     measure(round_, state.model)
+                return stop()
 
             learn(server, goal, after)
 
@@ -119,25 +127,16 @@ class Engine:
             yield None
             return
         if self.workforce.federation == INLINE:
-            yield lambda round_, model: run.record.measured(round_, *tests.count_correct(model))
+            yield lambda round_, model: run.record.metrics.measured(round_, *tests.count_correct(model))
             return
-        beside: Beside | None = None
+        with contextlib.closing(Beside(tests.count_correct, _one_thread, self.workforce.patience)) as beside:
 
-        def start(round_: int, model: Any) -> None:
-            nonlocal beside
-            if beside is None:
-                beside = Beside(tests.count_correct, model, _one_thread, self.workforce.patience)
-            for done, counts in beside.start(round_, model):
-                run.record.measured(done, *counts)
+            def note(results: list[tuple[int, Any]]) -> None:
+                for round_, counts in results:
+                    run.record.metrics.measured(round_, *counts)
 
-        try:
-            yield start
-            if beside is not None:
-                for done, counts in beside.finish():
-                    run.record.measured(done, *counts)
-        finally:
-            if beside is not None:
-                beside.close()
+            yield lambda round_, model: note(beside.start(round_, model))
+            note(beside.finish())
 
     def measure(self, run: OpenRun, every: int | None = None) -> None:
         """Measure the current model and every so many of those that are kept, where it has not been done."""
@@ -146,8 +145,8 @@ class Engine:
         current = run.server.rounds_done
         for round_ in run.server.kept():
             wanted = round_ == current or (every is not None and round_ % every == 0)
-            if wanted and run.record.accuracy(round_) is None:
-                run.record.measured(round_, *tests.count_correct(run.server.load(round_).model))
+            if wanted and run.record.metrics.accuracy(round_) is None:
+                run.record.metrics.measured(round_, *tests.count_correct(run.server.load(round_).model))
 
     def _test_set(self) -> TestSet | None:
         if self._tests is None and self.data.test is not None:
@@ -166,11 +165,6 @@ class Engine:
             contents = run.clients.contents(client)
             staying = {sample: content for sample, content in contents.items() if sample not in gone}
             self.data.require_unchanged(client, staying)
-
-
-def check_eval_every(rounds: int | None) -> None:
-    if rounds is not None and rounds < 1:
-        raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
 
 
 def _one_thread() -> None:

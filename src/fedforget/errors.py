@@ -16,6 +16,7 @@
       StorageFailed           the operating system refused a write      (exit 10)
       ModelWithdrawn          every client was erased: there is no model (exit 11)
       UnfinishedRequest       an interrupted request must be finished first (exit 12)
+      ReceiptRefused          a signed receipt is not what it says     (exit 13)
 
 The library raises these; only the command line turns them into exit codes.
 """
@@ -113,3 +114,8 @@ class ModelWithdrawn(FedForgetError):
 class UnfinishedRequest(FedForgetError):
     code = "unfinished-request"
     exit_code = 12
+
+
+class ReceiptRefused(FedForgetError):
+    code = "receipt-refused"
+    exit_code = 13

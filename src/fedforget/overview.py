@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedforget.errors import InvalidInput, ModelWithdrawn
 from fedforget.store import run_directory
@@ -32,6 +33,7 @@ class Status:
     accuracy: float | None
     accuracies: dict[int, float]
     requests: int
+    open_requests: list[dict[str, Any]]
     pending: bool
     seed_origin: str
     tainted: bool
@@ -41,6 +43,8 @@ def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
     plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
     withdrawn = not len(server.roster)
+    receipts = run.record.receipts()
+    handed_in = [receipt for _, submission in run.inbox.submissions() for receipt in submission.receipts()]
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -56,9 +60,14 @@ def status_of(run: OpenRun) -> Status:
         rho_c=plan.realised_rho_c(len(server.roster)),
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,
-        accuracy=run.record.accuracy(server.rounds_done),
-        accuracies=run.record.accuracies(),
-        requests=len(run.record.receipts()),
+        accuracy=run.record.metrics.accuracy(server.rounds_done),
+        accuracies=run.record.metrics.accuracies(),
+        requests=len(receipts),
+        open_requests=[
+            {"id": r.id, "level": r.level, "state": r.state, "deadline": r.deadline, "days_left": r.days_left()}
+            for r in (*receipts, *handed_in)
+            if r.is_open
+        ],
         pending=bool(run.record.pending()),
         seed_origin=server.seed_origin,
         tainted=run.record.tainted,

@@ -5,29 +5,31 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedforget.algorithm.forget import Request, apply, decide
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.plan import Plan, goal_of
+from fedforget.algorithm.plan import Plan, check_eval_every, goal_of
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.theory import ForgettingCost
 from fedforget.data.federated import FederatedData
-from fedforget.engine import INLINE, Engine, OnRound, Workforce, check_eval_every
+from fedforget.engine import INLINE, Engine, OnRound, Workforce
 from fedforget.environment import arithmetic, environment
-from fedforget.errors import InvalidInput, PlanRefused
-from fedforget.evidence.replay import Verification, verify
+from fedforget.erasure import Erasure, hand_in, told_back
+from fedforget.errors import InvalidInput, PlanRefused, RunBusy
+from fedforget.evidence.receipts import ReceiptCheck, compare, issue, recomputed_rounds
+from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
 from fedforget.overview import Status, export_run, status_of, withdrawn_error
 from fedforget.store import run_directory
 from fedforget.store.plan_file import PlanFile
-from fedforget.store.record import Basis, Intent, Receipt, Stage, guarantee_of
+from fedforget.store.policy import Policy
+from fedforget.store.requests import Basis, Receipt, Submission
 from fedforget.store.run_directory import Birth, OpenRun
 from fedforget.store.state_digest import state_digest
-from fedforget.targets import preview, receipt_of, still_there
+from fedforget.targets import preview
 from fedforget.training.streams import one_thread, own_streams
 from fedforget.training.weights import PristineBuffers, weights_of
 
@@ -137,7 +139,7 @@ class Run:
         goal = goal_of(self.plan.rounds, until)
         check_eval_every(eval_every)
         with self._at_work() as run:
-            self._settle(run, on_round, eval_every)
+            self._erasure(run, on_round, eval_every).settle()
             if not len(run.server.roster):
                 raise withdrawn_error(self.path)
             if run.server.rounds_done < goal:
@@ -155,94 +157,111 @@ class Run:
         sample: Any = None,
         basis: str = Basis.UNKNOWN,
         new_seed: bool = False,
+        defer: bool = False,
+        deadline: str | None = None,
+        idempotency_key: str | None = None,
         on_round: OnRound | None = None,
         eval_every: int | None = None,
     ) -> list[Receipt]:
         """Forget a sample (``client`` and ``sample``), a client, or a batch of requests, all or nothing.
 
-        Asking for what is gone already gives the receipt it went under.
+        Asking for what is gone already gives the receipt it went under. ``defer``: only take the requests in;
+        ``run_pending`` meets them, all by one rewind. They are taken in also while another process works on the run,
+        which will find them. The ``deadline`` is a day or a time (None: one month from now).
         """
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
         if basis not in list(Basis):
             raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+        if defer and new_seed:
+            raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         check_eval_every(eval_every)
-        with self._at_work() as run:
-            self._remove_accepted(run)  # a recomputation that was interrupted absorbs the new requests
-            pending = still_there(run, wanted)
-            intent = self._accept(run, pending, basis, new_seed) if pending or new_seed else None
-            self._settle(run, on_round, eval_every, data_checked=intent is not None)
-            made = dict(zip(pending, intent.ids, strict=True)) if intent is not None else {}
-            return [
-                replace(run.record.receipt(made[request]), client=request.client, sample=request.sample)
-                if request in made
-                else receipt_of(run, request)
-                for request in wanted
-            ]
+        submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key)
+        try:
+            with self._at_work() as run:
+                erasure = self._erasure(run, on_round, eval_every)
+                ids = erasure.submit(submission, new_seed=new_seed, defer=defer or self._collects(run, new_seed))
+                if not erasure.is_deferred(ids):
+                    erasure.settle()
+                return told_back(run.record.receipts_of(ids), wanted)
+        except RunBusy:
+            with run_directory.reading(self.path, settled=False) as run:
+                if not (defer or self._collects(run, new_seed)):
+                    raise
+            return hand_in(self.path, submission)
 
     def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
         with run_directory.reading(self.path, settled=False) as run:
             return preview(run, list(requests))
 
-    def _accept(self, run: OpenRun, requests: Sequence[Request], basis: str, new_seed: bool) -> Intent:
-        with self._engine.server(run) as server:
-            decision = decide(server, requests)
-        goal = max([decision.goal, *(intent.decision.goal for intent in run.record.pending())])
-        decision = replace(decision, goal=goal, rewind_to=0 if new_seed else decision.rewind_to)
-        if decision.rewind_to < goal:  # without a recomputation no data are read
-            self._engine.check_data(run, requests)
-        spared = set(run.server.roster) <= set(decision.leaving) or not (decision.first_changed_step or new_seed)
-        return run.record.accept(
-            decision,
-            basis=basis,
-            guarantee=guarantee_of(run.server.seed_origin, run.record.tainted, basis, new_seed),
-            recomputed_steps=0 if spared else (goal - decision.rewind_to) * self.plan.local_steps,
-            reseed=_fresh_root() if new_seed else None,
-        )
+    def run_pending(
+        self, *, everything: bool = False, on_round: OnRound | None = None, eval_every: int | None = None
+    ) -> list[Receipt]:
+        """Meet the requests that wait, all by one rewind. Under the policy ``batch`` only once it is time for them."""
+        check_eval_every(eval_every)
+        with self._at_work() as run:
+            erasure = self._erasure(run, on_round, eval_every)
+            waiting = run.record.waiting()
+            if everything or run.record.policy.is_due(run.record.receipts_of(list(waiting))):
+                erasure.begin(waiting)
+            else:
+                waiting = {}
+            erasure.settle()
+            return told_back(run.record.receipts_of(list(waiting)), list(waiting.values()))
 
-    def _remove_accepted(self, run: OpenRun) -> None:
-        """Take the data of every accepted request out and rewind. Applied from the intents, idempotently."""
-        for intent in run.record.pending():
-            if run.record.stage(intent) == Stage.ACCEPTED:
-                with self._engine.server(run) as server:
-                    apply(server, intent.decision)
-                if intent.reseed is not None:
-                    self._reseed(run, intent.reseed)
-                run.record.removed(intent, run.server.rounds_done)
+    def cancel(self, identifier: str) -> Receipt:
+        """Take back a request that waits."""
+        with self._at_work() as run:
+            self._erasure(run)
+            request = run.record.waiting().get(identifier)
+            run.record.cancel(identifier)
+            receipt = run.record.receipt(identifier)
+            return receipt if request is None else told_back([receipt], [request])[0]
 
-    def _settle(
-        self, run: OpenRun, on_round: OnRound | None, eval_every: int | None, *, data_checked: bool = False
-    ) -> None:
-        """Finish every accepted request, one recomputation for all: also what a crash interrupted."""
-        self._remove_accepted(run)
-        intents = run.record.pending()
-        removed = [intent for intent in intents if run.record.stage(intent) == Stage.REMOVED]
-        goal = max((intent.decision.goal for intent in removed), default=0)
-        if len(run.server.roster) and run.server.rounds_done < goal:
-            if not data_checked:
-                self._engine.check_data(run, ())
-            self._engine.learn(run, goal, on_round, eval_every)
-            run.record.trained(run.server.rounds_done, environment())
-        for intent in removed:
-            run.record.recomputed(intent)
-        for intent in intents:
-            if run.record.stage(intent) == Stage.RECOMPUTED:
-                self._engine.measure(run, eval_every)
-                model = run.server.model_digest() if len(run.server.roster) else None
-                run.record.completed(intent, run.server.rounds_done, model, state_digest(run))
-        if intents:
-            run.purge_function()
-        for intent in intents:
-            run.record.purged(intent)
+    def add(
+        self,
+        targets: Iterable[Request] | Request,
+        *,
+        returning: bool = False,
+        seed: int | str | None = None,
+        on_round: OnRound | None = None,
+        eval_every: int | None = None,
+    ) -> Status:
+        """Bring in clients and samples of the data, exactly: as if they had been there from the beginning.
 
-    def _reseed(self, run: OpenRun, root: str) -> None:
-        seeds = SeedSource(bytes.fromhex(root))
-        clients = {client: seeds.client(client) for client in run.server.roster}
-        server_seed = seeds.server()
-        file = replace(run.file, server_commitment=server_seed.commitment)
-        run.clients.reseed(clients)
-        run.replace_plan(file)
-        run.server.reseed(server_seed, {client: seed.commitment for client, seed in clients.items()}, file.digest)
+        What was erased comes back only with ``returning``. A client that is new gets its own seed: derived, if the run
+        was made with a ``seed`` and it is given again, else from the operating system.
+        """
+        check_eval_every(eval_every)
+        with self._at_work() as run:
+            erasure = self._erasure(run, on_round, eval_every)
+            erasure.settle()
+            seeds = SeedSource(seed)
+            if seed is not None and seeds.server().commitment != run.file.server_commitment:
+                raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
+            erasure.add(_wanted(targets, None, None), returning=returning, seeds=seeds)
+            erasure.settle()
+            self._engine.measure(run, eval_every)
+            return status_of(run)
+
+    def forget_record(self) -> None:
+        """Destroy the key of the record: its pseudonyms and digests mean nothing to anybody afterwards."""
+        with self._at_work() as run:
+            self._erasure(run).settle()
+            run.record.forget_itself()
+
+    def set_policy(self, policy: Policy) -> None:
+        with self._at_work() as run:
+            run.record.set_policy(policy)
+
+    def _erasure(self, run: OpenRun, on_round: OnRound | None = None, eval_every: int | None = None) -> Erasure:
+        erasure = Erasure(self._engine, run, on_round, eval_every)
+        erasure.take_in(join=False)
+        return erasure
+
+    @staticmethod
+    def _collects(run: OpenRun, new_seed: bool) -> bool:
+        return run.record.policy.collects and not new_seed
 
     # Looking
 
@@ -265,7 +284,7 @@ class Run:
 
     def verify(self, on_round: OnRound | None = None) -> Verification:
         """Replay from round 0 on the remaining data and compare every byte."""
-        with run_directory.reading(self.path) as run, one_thread(), own_streams():
+        with run_directory.reading(self.path, trusting=True) as run, one_thread(), own_streams():
             return verify(
                 run,
                 self._data,
@@ -274,6 +293,30 @@ class Run:
                 same_environment=_same_environment(run),
                 on_round=on_round,
             )
+
+    def signed_receipt(self, identifier: str, *, public: bool = False) -> dict[str, Any]:
+        """The receipt of a request as a signed envelope; ``public``: without whether anything was recomputed."""
+        with run_directory.reading(self.path) as run:
+            return issue(run, identifier, public=public)
+
+    def check_receipt(
+        self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
+    ) -> ReceiptCheck:
+        """Compare a receipt whose signature was checked with this run, and replay the rounds that it is about."""
+        with run_directory.reading(self.path) as run, one_thread(), own_streams():
+            compare(found, run)
+            identifier = found.statement["predicate"]["request"].get("id")
+            if found.run_ok:
+                rounds: Sequence[int] = recomputed_rounds(run, identifier)
+                if sample_rounds is not None:
+                    rounds = secrets.SystemRandom().sample(rounds, min(sample_rounds, len(rounds)))
+                reach, aggregator = self._engine.federation, self._engine.aggregator()
+                self._engine.check_data(run, ())
+                found.rounds_replayed, problems = replay_rounds(run, reach, aggregator, rounds, on_round)
+                if rounds:
+                    found.bitwise_equal = not problems
+                found.problems += problems
+        return found
 
     def export(self, file: str | Path) -> Path:
         """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
@@ -308,7 +351,3 @@ def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: A
 def _same_environment(run: OpenRun) -> bool:
     noted = [event for event in run.record.events() if event["kind"] == "trained"]
     return all(arithmetic(event) == arithmetic(environment()) for event in noted)
-
-
-def _fresh_root() -> str:
-    return secrets.token_hex(32)

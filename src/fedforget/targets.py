@@ -9,7 +9,6 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
 from fedforget.errors import UnknownTarget
-from fedforget.store.record import Receipt
 from fedforget.store.run_directory import OpenRun
 
 
@@ -40,15 +39,9 @@ def still_there(run: OpenRun, wanted: Sequence[Request]) -> list[Request]:
             request.sample is None or request.sample in samples_of(request.client)
         ):
             pending.append(request)
-        else:
-            receipt_of(run, request)
+        elif run.record.id_of(request) is None:
+            where = "" if request.client not in run.server.roster else f" --client {request.client}"
+            raise UnknownTarget(
+                f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"
+            )
     return pending
-
-
-def receipt_of(run: OpenRun, request: Request) -> Receipt:
-    """The receipt under which something went."""
-    receipt = run.record.find(request)
-    if receipt is None:
-        where = "" if request.client not in run.server.roster else f" --client {request.client}"
-        raise UnknownTarget(f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`")
-    return receipt

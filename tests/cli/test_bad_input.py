@@ -28,6 +28,7 @@ from tests.cli.commandline import (
     state,
     train,
 )
+from tests.requests.world import opened as own_run
 
 
 @pytest.fixture
@@ -296,10 +297,9 @@ def test_a_world_that_does_not_exist_is_no_failed_proof() -> None:
     assert "no such world" in error["message"]
 
 
-def test_a_run_with_own_data_is_for_python(trained: Path) -> None:
-    plan = trained / "plan.toml"
-    plan.write_text(plan.read_text().replace('name = "digits"', 'name = "own"'))
-    error = refused(4, "plan-refused", "train", trained)
+def test_a_run_with_own_data_is_for_python(tmp_path: Path) -> None:
+    own_run(tmp_path / "own").train(1)
+    error = refused(4, "plan-refused", "train", tmp_path / "own")
     assert "fedforget.Run" in error["hint"]
 
 

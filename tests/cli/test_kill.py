@@ -25,6 +25,7 @@ from tests.cli.commandline import (
     requests_file,
     state,
 )
+from tests.tally import exhaustive, tally
 
 PLAN = (*WORLD, "--rounds", "3", "--keep", "2")
 KILLED = -signal.SIGKILL
@@ -34,8 +35,11 @@ SYSTEM_CALLS = ("fsync", "fdatasync", "rename", "unlink", "ftruncate", "pwrite64
 class Work:
     """A command to be killed in: how to begin, what to call, and what must come out."""
 
-    def __init__(self, tmp_path: Path, start: Path | None, *command: str | Path, receipts: int = 0) -> None:
-        self._tmp_path, self._start, self._command, self._receipts = tmp_path, start, command, receipts
+    def __init__(
+        self, tmp_path: Path, start: Path | None, *command: str | Path, receipts: int = 0, ends: str = "purged"
+    ) -> None:
+        self._tmp_path, self._start, self._command = tmp_path, start, command
+        self._receipts, self._ends = receipts, ends
         self._runs = 0
         undisturbed = self.fresh()
         good(*self.on(undisturbed))
@@ -58,11 +62,12 @@ class Work:
         assert function_of(run) == self.function
         status = good_json("status", run)
         assert (status["requests"], status["pending"]) == (self._receipts, False)
-        assert all(receipt["state"] == "purged" for receipt in status["receipts"])
+        assert all(receipt["state"] == self._ends for receipt in status["receipts"])
         assert {path.name for path in run.iterdir()} == {
             "plan.toml", "server.db", "clients.db", "record.db", "models", "lock",
         }  # fmt: skip
         shutil.rmtree(run)
+        tally(f"killed in `{self._command[0]}`, and recovered")
 
 
 @pytest.fixture(scope="module")
@@ -75,10 +80,38 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def make_work(tmp_path: Path, small: Path) -> Callable[[str], Work]:
     batch = requests_file(tmp_path / "batch.jsonl", [(1, None), (2, None)])
+    targets = requests_file(tmp_path / "targets.jsonl", [(3, None), (5, None)])
+
+    def begun(name: str, *commands: tuple[str | Path, ...]) -> Path:
+        run = copy(small, tmp_path / name)
+        for command, *options in commands:
+            good(command, run, *options)
+        return run
+
+    def without_some() -> Path:
+        good("train", *PLAN, "--without", targets, "--out", tmp_path / "without")
+        return tmp_path / "without"
+
     works: dict[str, Callable[[], Work]] = {
         "train": lambda: Work(tmp_path, None, "train", *PLAN),
         "forget": lambda: Work(tmp_path, small, "forget", "--client", "1", receipts=1),
         "batch": lambda: Work(tmp_path, small, "forget", "--batch", batch, receipts=2),
+        "defer": lambda: Work(tmp_path, small, "forget", "--batch", batch, "--defer", receipts=2, ends="accepted"),
+        "pending": lambda: Work(
+            tmp_path, begun("deferred", ("forget", "--batch", batch, "--defer")), "run-pending", receipts=2
+        ),
+        "add": lambda: Work(tmp_path, without_some(), "add", "--from", targets, "--seed", "7"),
+        "return": lambda: Work(
+            tmp_path,
+            begun("gone", ("forget", "--batch", batch)),
+            "add",
+            "--from",
+            batch,
+            "--returning",
+            "--seed",
+            "7",
+            receipts=2,
+        ),
     }
     return lambda name: works[name]()
 
@@ -101,7 +134,9 @@ def kill_at(zygote: Zygote, work: Work, moments: Iterator[int] | list[int]) -> N
 
 
 def spread(count: int, points: int) -> list[int]:
-    """Moments from the first to the last."""
+    """Moments from the first to the last: so many of them, or every one."""
+    if exhaustive():
+        return list(range(1, count + 1))
     return sorted({1 + round(place * (count - 1) / (points - 1)) for place in range(points)})
 
 
@@ -109,12 +144,15 @@ def spread(count: int, points: int) -> list[int]:
 def test_killed_at_a_few_moments(zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str) -> None:
     work = make_work(what)
     count = count_touches(zygote, work, tmp_path)
-    assert count > 50
+    assert count > 30
     kill_at(zygote, work, spread(count, 5))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "points"), [("train", 50), ("forget", 90), ("batch", 25)])
+@pytest.mark.parametrize(
+    ("what", "points"),
+    [("train", 50), ("forget", 90), ("batch", 25), ("defer", 20), ("pending", 50), ("add", 40), ("return", 30)],
+)
 def test_killed_at_many_moments(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str, points: int
 ) -> None:
@@ -135,6 +173,7 @@ def test_killed_twice(zygote: Zygote, tmp_path: Path, make_work: Callable[[str],
             work.require_recovery(run)
 
 
+@pytest.mark.slow
 def test_what_a_kill_in_a_round_leaves_is_not_in_the_state(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]
 ) -> None:

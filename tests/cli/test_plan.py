@@ -128,7 +128,7 @@ def test_the_sections() -> None:
 def test_workers_that_would_wait_are_named() -> None:
     assert "K = 5 is not a multiple of 4 workers" in good("plan", *KNOWN, "--workers", "4").out
     assert "K = 4 or 8" in good("plan", *KNOWN, "--workers", "4").out
-    assert "K = 8 would" in good("plan", *KNOWN, "--workers", "8").out
+    assert "3 of them would have nothing to do; K = 8" in good("plan", *KNOWN, "--workers", "8").out
     assert "workers" not in good("plan", *KNOWN, "--workers", "5").out
     assert good_json("plan", *KNOWN, "--workers", "4")["workers"] == {"count": 4, "turns_per_round": 2, "even": False}
 

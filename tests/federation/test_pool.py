@@ -289,6 +289,31 @@ def test_of_several_failures_the_first_in_the_order_of_tasks_is_raised() -> None
         assert caught.value.hint == "look"
 
 
+class DiesAt:
+    """A learner that ends its process at one client of round 3, when workers have been given their next clients."""
+
+    def __init__(self, client: int) -> None:
+        self.client = client
+
+    def train(self, work: LocalRound) -> Any:
+        if (work.round, work.client) == (3, self.client):
+            die()
+        return {"w": work.model["w"] + float(work.client)}
+
+    def halfway_like(self, model: Any) -> Any:
+        return model
+
+
+@pytest.mark.parametrize("client", range(5))
+def test_a_lost_worker_is_blamed_on_its_client_not_on_those_that_were_to_follow(client: int) -> None:
+    plan = Plan(5, 3, 4, 5)
+    with contextlib.closing(PoolFederation(plan, in_memory(5), DiesAt(client), workers=2)) as federation:
+        for round_ in (1, 2):
+            federation.train([TrainTask(round_, each, {"w": np.zeros(3)}) for each in range(5)])
+        with pytest.raises(TrainingFailed, match=f"trained client {client} in round 3 was killed"):
+            federation.train([TrainTask(3, each, {"w": np.zeros(3)}) for each in range(5)])
+
+
 class Adds:
     """Weights that say who trained and from what."""
 
@@ -313,10 +338,10 @@ def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
 def test_a_process_that_stands_still_is_lost_however_much_there_is_to_say(when: str) -> None:
     """A pipe takes a few pages: whoever writes more waits for a reader, and must not wait for ever."""
     if when == "measuring":
-        beside = Beside(lambda model: os.kill(os.getpid(), signal.SIGSTOP), {"w": np.zeros(3)}, lambda: None, 0.5)
-        assert list(beside.start(1, {"w": np.zeros(3)})) == []
+        beside = Beside(lambda model: os.kill(os.getpid(), signal.SIGSTOP), lambda: None, 0.5)
+        assert beside.start(1, {"w": np.zeros(3)}) == []
         with pytest.raises(TrainingFailed, match=r"round 1 did not finish within 0\.5 s"):
-            list(beside.finish())
+            beside.finish()
         beside.close()
         return
     worker = Worker(lambda question: bytes(2**22))

@@ -140,7 +140,7 @@ def one_round_too_few(patch: Patch) -> None:
         return replace(decision, rewind_to=min(decision.rewind_to + 1, decision.goal))
 
     patch.setattr(forget, "decide", decide)
-    patch.setattr("fedforget.run.decide", decide)
+    patch.setattr("fedforget.erasure.decide", decide)
 
 
 def slots_per_client(patch: Patch) -> None:
@@ -302,7 +302,7 @@ def whoever_answered(patch: Patch) -> None:
     """The average of the replies that came: who is in it depends on who failed, not on the draws alone."""
     real_train, real_average = InlineFederation.train, aggregate.average
 
-    def train(self: Any, tasks: Any) -> list[TrainReply]:
+    def train(self: Any, tasks: Any, meanwhile: Any = None) -> list[TrainReply]:
         replies = []
         for task in tasks:
             try:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
-from fedforget.store.database import SCHEMA_VERSION, Database
+from fedforget.store.database import Database
 
 SCHEMA = """
 CREATE TABLE things (name PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
@@ -114,7 +114,7 @@ def test_what_was_committed_survives_without_closing(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     made(tmp_path / "db").close_canonical()
     connection = sqlite3.connect(tmp_path / "db")
-    connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    connection.execute(f"PRAGMA user_version={1 + 1}")
     connection.close()
     for writable in (False, True):
         before = (tmp_path / "db").read_bytes()

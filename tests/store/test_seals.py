@@ -11,7 +11,7 @@ from torch import nn
 from fedforget import Plan, Run
 from fedforget.errors import RunDamaged
 from fedforget.store import run_directory
-from fedforget.store.record import Record
+from fedforget.store.seals import Seals
 
 SEALED = ("server.db", "clients.db")
 
@@ -31,13 +31,13 @@ def bytes_of(run: Run) -> dict[str, bytes]:
 
 def test_no_byte_changes_before_the_seals_are_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a process killed in between leaves files that their seals call damaged, for ever."""
-    before, seen, really = bytes_of(run), [], Record.break_seals
+    before, seen, really = bytes_of(run), [], Seals.break_all
 
-    def break_seals(record: Record) -> None:
+    def break_all(seals: Seals) -> None:
         seen.append(bytes_of(run))
-        really(record)
+        really(seals)
 
-    monkeypatch.setattr(Record, "break_seals", break_seals)
+    monkeypatch.setattr(Seals, "break_all", break_all)
     run.train(until=3)
     run.forget(client=1)
     assert seen[0] == before
@@ -46,11 +46,11 @@ def test_no_byte_changes_before_the_seals_are_broken(run: Run, monkeypatch: pyte
 
 def test_seals_are_there_at_rest_and_gone_during_work(run: Run) -> None:
     with run_directory.reading(run.path) as opened:
-        assert opened.record.seals().keys() == {*SEALED, "record"}
+        assert opened.record.seals.all().keys() == {*SEALED, "record"}
     with run_directory.writing(run.path) as opened:
-        assert opened.record.seals() == {}
+        assert opened.record.seals.all() == {}
     with run_directory.reading(run.path) as opened:
-        assert opened.record.seals().keys() == {*SEALED, "record"}
+        assert opened.record.seals.all().keys() == {*SEALED, "record"}
 
 
 def test_a_broken_seal_refuses(run: Run) -> None:

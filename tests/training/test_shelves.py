@@ -44,7 +44,7 @@ def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
 
 def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> LocalRound:
     """One local round of these batches, of a client that has ``present``."""
-    rows = tuple(np.array([present.index(sample) for sample in batch], np.intp) for batch in batches) if present else ()
+    rows = np.array([[present.index(sample) for sample in batch] for batch in batches], np.intp) if present else None
     return LocalRound(1, client, None, tuple(map(tuple, batches)), (b"",) * len(batches), tuple(present), rows)
 
 
@@ -65,31 +65,31 @@ def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats
     )
     for present in (tuple(samples), batch, ()):
         one = work(present, batch)
-        assert bits(Shelves(Source(samples), floats).batch(one, 0)) == expected
+        assert bits(next(Shelves(Source(samples), floats).batches(one))) == expected
         for example in (work((), other), work((), batch)):
             shared = SharedShelves(Source(samples), floats, {"b": 2, "a": len(present)}, example)
-            assert bits(shared.batch(one, 0)) == expected
-            assert bits(shared.batch(one, 0)) == expected
+            assert bits(next(shared.batches(one))) == expected
+            assert bits(next(shared.batches(one))) == expected
 
 
 def test_an_erased_sample_is_not_read_again_and_others_are_read_once_per_shelf() -> None:
     source = Source({place: pair(place) for place in range(4)})
     shelves = Shelves(source, torch.float32)
     for _ in range(3):
-        shelves.batch(work((0, 1, 2, 3), (1, 3)), 0)
+        next(shelves.batches(work((0, 1, 2, 3), (1, 3))))
     assert source.read == [0, 1, 2, 3]
     source.read.clear()
-    x, _ = shelves.batch(work((0, 2, 3), (2, 3)), 0)
+    x, _ = next(shelves.batches(work((0, 2, 3), (2, 3))))
     assert x[:, 0].tolist() == [2.0, 3.0]
     assert source.read == [0, 2, 3]
 
 
 def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> None:
     shelves = Shelves(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
-    x, _ = shelves.batch(work((0, 1, 2), (0, 1)), 0)
+    x, _ = next(shelves.batches(work((0, 1, 2), (0, 1))))
     assert x.shape == (2, 3)
     with pytest.raises(InvalidInput, match="client a differ in shape"):
-        shelves.batch(work((0, 1, 2), (1, 2)), 0)
+        next(shelves.batches(work((0, 1, 2), (1, 2))))
 
 
 def test_a_shelf_filled_by_one_process_is_there_for_the_others() -> None:
@@ -98,10 +98,10 @@ def test_a_shelf_filled_by_one_process_is_there_for_the_others() -> None:
     source.read.clear()
     child = os.fork()
     if not child:
-        shared.batch(work((0, 1, 2, 3), (1, 3)), 0)
+        next(shared.batches(work((0, 1, 2, 3), (1, 3))))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
     later = replace(work((0, 1, 2, 3), (1, 3)), samples=())  # whoever knows of the shelf isn't told the ids again
-    x, y = shared.batch(later, 0)
+    x, y = next(shared.batches(later))
     assert (x[:, 0].tolist(), y.tolist()) == ([1.0, 3.0], [1, 0])
     assert source.read == []

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedforget.algorithm.draws import Address, Priorities, Purpose, draw_batch_without_replacement
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ForgetQuery, ForgetReply, LocalRound, TrainTask
+from fedforget.algorithm.ports import ForgetQuery, ForgetReply, JoinQuery, JoinReply, LocalRound, TrainTask
 from fedforget.errors import UnknownTarget
 
 
@@ -29,21 +32,39 @@ class Client:
         self._priorities = priorities
         self._plan = plan
         self._first_use = FirstUse(samples, first_steps)
+        self._ahead: dict[int, NDArray[np.intp]] = {}  # rounds that are drawn and not yet asked for
+
+    def get_ready(self, round_: int) -> None:
+        """Draw a round ahead of time. It is the same draw as long as the samples are the same."""
+        if round_ not in self._ahead:
+            self._ahead[round_] = self._draw(round_)
 
     def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
         """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
-        rows, streams, uses = [], [], []
-        for index in range(self._plan.local_steps):
-            batch = draw_batch_without_replacement(
-                self._priorities, self.id, self.samples, task.round, index, self._plan.batch_size
-            )
+        self.get_ready(task.round)
+        rows = self._ahead.pop(task.round)
+        uses, steps, ids = [], range(self._plan.local_steps), self.samples.ids
+        for index, batch in enumerate(rows):
             step = self._plan.step_of(task.round, index)
             uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
-            rows.append(batch)
-            streams.append(self._priorities.stream(Address(Purpose.STATE, task.round, index, self._block)))
-        ids = self.samples.ids
-        batches = tuple(tuple(ids[place] for place in batch) for batch in rows)
-        return LocalRound(task.round, self.id, task.model, batches, tuple(streams), ids, tuple(rows)), uses
+        batches = tuple(tuple(ids[place] for place in batch) for batch in rows.tolist())
+        streams = (Address(Purpose.STATE, task.round, step, self._block) for step in steps)
+        return (
+            LocalRound(
+                task.round, self.id, task.model, batches, tuple(map(self._priorities.stream, streams)), ids, rows
+            ),
+            uses,
+        )
+
+    def _draw(self, round_: int) -> NDArray[np.intp]:
+        """A row for each step: the places of its batch."""
+        size, steps = self._plan.batch_size, range(self._plan.local_steps)
+        return np.stack(
+            [
+                draw_batch_without_replacement(self._priorities, self.id, self.samples, round_, step, size)
+                for step in steps
+            ]
+        )
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
         """The first step that used each sample, and whether nothing would be left."""
@@ -55,10 +76,24 @@ class Client:
         steps = tuple(self._first_use.of(sample) for sample in query.samples)
         return ForgetReply(self.id, steps, now_empty=len(set(query.samples)) == len(self.samples))
 
+    def what_would_join(self, query: JoinQuery) -> JoinReply:
+        """The first draw that would have held a newcomer, on the set that has it."""
+        larger = IdSet((*self.samples, *query.samples), what=f"sample of client {self.id}")
+        new = {larger.position[sample] for sample in query.samples}
+        for round_ in query.rounds:
+            for step in range(self._plan.local_steps):
+                batch = draw_batch_without_replacement(
+                    self._priorities, self.id, larger, round_, step, self._plan.batch_size
+                )
+                if not new.isdisjoint(batch.tolist()):
+                    return JoinReply(self.id, self._plan.step_of(round_, step))
+        return JoinReply(self.id, None)
+
     def remove(self, samples: Iterable[Id]) -> None:
         gone = [sample for sample in samples if sample in self.samples]
         self._first_use = self._first_use.without(gone)
         self.samples = self._first_use.ids
+        self._ahead.clear()
 
     def rewind(self, last_step: int) -> None:
         self._first_use.rewind(last_step)

@@ -67,6 +67,9 @@ class ClientsInMemory:
     def samples(self, client: Id) -> IdSet:
         return self._samples[client]
 
+    def sizes(self) -> dict[Id, int]:
+        return {client: len(samples) for client, samples in self._samples.items()}
+
     def first_steps(self, client: Id) -> Mapping[Id, int]:
         return self._first[client]
 

@@ -178,6 +178,11 @@ def goal_of(rounds: int, until: int | None) -> int:
     return until
 
 
+def check_eval_every(rounds: int | None) -> None:
+    if rounds is not None and rounds < 1:
+        raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
+
+
 def _require(holds: bool, message: str, hint: str = "") -> None:
     if not holds:
         raise PlanRefused(message, hint=hint or "correct the value and give the command again")

@@ -6,14 +6,16 @@ Models and states are opaque here: tensors in production, tuples of batches wher
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id, IdSet
+
+NOTHING: Iterator[None] = iter(())
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,23 @@ class ForgetReply:
 
 
 @dataclass(frozen=True, slots=True)
+class JoinQuery:
+    """Server to client: you took part in these rounds; if you had had these samples too, what would have changed?"""
+
+    client: Id
+    samples: tuple[Id, ...]
+    rounds: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JoinReply:
+    """Client to server: the first step that would have used one of them (None: none would)."""
+
+    client: Id
+    first_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class RemoveOrder:
     """Server to client: forget these samples, or (None) everything."""
 
@@ -80,9 +99,15 @@ class Federation(Protocol):
     def who_are_you(self) -> list[Presence]:
         """Every client that can be reached, in ascending order of id blocks."""
 
-    def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]: ...
+    def train(self, tasks: Sequence[TrainTask], meanwhile: Iterator[None] = NOTHING) -> list[TrainReply]:
+        """Train; who has to wait for clients may take steps of ``meanwhile``, which get the next round ready."""
+
+    def get_ready(self, round_: int, client: Id) -> None:
+        """This client will be asked to train this round: whatever depends on nothing else may be done now."""
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]: ...
+
+    def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]: ...
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         """Durable and idempotent."""
@@ -97,6 +122,9 @@ class LocalRound:
 
     ``samples`` is all that the client has now, so that a learner can get them ready together, and ``rows`` are the
     places of each batch among them; a learner must do without where they are not given.
+
+    A round may be cut in two (``PausableLearner``): ``done`` steps came before these, ``halfway`` is what was handed
+    over after them, and ``unfinished`` asks for a hand-over instead of a model.
     """
 
     round: int
@@ -105,7 +133,23 @@ class LocalRound:
     batches: tuple[tuple[Id, ...], ...]
     streams: tuple[bytes, ...]
     samples: tuple[Id, ...] = ()
-    rows: tuple[NDArray[np.intp], ...] = ()
+    rows: NDArray[np.intp] | None = None
+    done: int = 0
+    halfway: Any = None
+    unfinished: bool = False
+
+    def part(self, start: int, stop: int) -> LocalRound:
+        """Its steps from ``start`` up to ``stop``."""
+        if start == 0 and stop == len(self.batches):
+            return self
+        return replace(
+            self,
+            batches=self.batches[start:stop],
+            streams=self.streams[start:stop],
+            rows=None if self.rows is None else self.rows[start:stop],
+            done=start,
+            unfinished=stop < len(self.batches),
+        )
 
 
 class SampleSource(Protocol):
@@ -118,6 +162,14 @@ class LocalLearner(Protocol):
     """E local steps on given batches: deterministic, and a function of the local round and of nothing else."""
 
     def train(self, work: LocalRound) -> Any: ...
+
+
+@runtime_checkable
+class PausableLearner(LocalLearner, Protocol):
+    """One that can stop between two steps and hand all it needs to go on to another process."""
+
+    def halfway_like(self, model: Any) -> Mapping[str, NDArray[Any]] | None:
+        """Arrays laid out like what is handed over in rounds that start from such a model; None if it cannot be."""
 
 
 class Aggregator(Protocol):

@@ -73,7 +73,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"fedforget {__version__}")
         sys.exit(0)
     try:
-        for room in ("planning", "learning", "looking", "proving"):
+        for room in ("planning", "learning", "requests", "looking", "proving", "receipts"):
             importlib.import_module(f"fedforget.cli.{room}")
         outcome = typer.main.get_command(app).main(given, prog_name="fedforget", standalone_mode=False)
         code = outcome if isinstance(outcome, int) else 0

@@ -10,9 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedforget.algorithm.budget import state_bytes
-from fedforget.algorithm.forget import Request
-from fedforget.algorithm.plan import goal_of
-from fedforget.algorithm.theory import ForgettingCost
+from fedforget.algorithm.plan import check_eval_every, goal_of
 from fedforget.cli.app import app
 from fedforget.cli.options import (
     BatchSize,
@@ -32,11 +30,10 @@ from fedforget.cli.options import (
     WorkerTimeout,
     workforce,
 )
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table, warn
+from fedforget.cli.output import JsonOption, emit, pairs, progress, say, warn
 from fedforget.cli.planning import rho_warnings
 from fedforget.data.request_file import read_requests
-from fedforget.errors import InvalidInput, InvalidRequests
-from fedforget.store.record import Basis
+from fedforget.errors import InvalidInput
 
 if TYPE_CHECKING:
     from fedforget.run import Run
@@ -85,8 +82,7 @@ def train(
         weight_decay=weight_decay, prox=prox, server_optimizer=server_optimizer, server_lr=server_lr,
     ).with_file(config)  # fmt: skip
     _require_supported(device)
-    if eval_every is not None and eval_every < 1:
-        raise InvalidInput(f"cannot measure every {eval_every} rounds", hint="give a whole number from 1")
+    check_eval_every(eval_every)
     if out is not None and options.rounds is not None:
         goal_of(options.rounds, until_round)  # before anything is made
     opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
@@ -138,84 +134,3 @@ def _say_what_it_costs(opened: Run, goal: int) -> None:
     plan, size = opened.plan, state_bytes(opened.plan, opened.model_bytes())
     kept = plan.kept_count(goal)
     say(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
-
-
-@app.command()
-def forget(
-    run: Annotated[Path, typer.Argument(help="The run that shall forget.")],
-    client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
-    sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
-    batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
-    basis: Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")] = "unknown",
-    new_seed: Annotated[
-        bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
-    ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
-    eval_every: EvalEvery = None,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
-    requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
-    from fedforget.builtin import open_run  # noqa: PLC0415
-
-    if basis not in list(Basis):
-        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
-    if dry_run:
-        _dry_run(run, requests, new_seed, as_json)
-        return
-    opened = open_run(run, **workforce(federation, workers, worker_timeout))
-    with progress("forgetting", opened.status().rounds_done) as advance:
-        receipts = opened.forget(requests, basis=basis, new_seed=new_seed, on_round=advance, eval_every=eval_every)
-    log.info("forgot %d requests on %s", len(receipts), run)
-
-    def text() -> str:
-        header = (
-            "request",
-            "level",
-            "client",
-            "sample",
-            "first changed step",
-            "recomputed steps",
-            "state",
-            "guarantee",
-        )
-        rows = [
-            (r.id, r.level, r.client, r.sample, r.first_changed_step, r.recomputed_steps, r.state, r.guarantee)
-            for r in receipts
-        ]
-        told = f"{table(header, rows)}\n\n" if rows else ""
-        return f"{told}model digest  {digest or 'withdrawn: no client is left'}"
-
-    digest = opened.status().model_digest
-    emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, as_json, text)
-
-
-def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
-    if (client is None) == (batch is None) or (sample is not None and client is None):
-        raise InvalidInput("say what to forget, once", hint="give --client, --client and --sample, or --batch")
-    if batch is None and client is not None:
-        return [Request(client, sample)]
-    requests = read_requests(batch) if batch is not None else []
-    if not requests:
-        raise InvalidRequests(f"{batch} has no requests", hint="give at least one line")
-    return list(dict.fromkeys(requests))
-
-
-def _dry_run(run: Path, requests: list[Request], new_seed: bool, as_json: bool) -> None:
-    from fedforget.store import run_directory  # noqa: PLC0415
-    from fedforget.targets import preview  # noqa: PLC0415
-
-    with run_directory.reading(run, settled=False) as opened:
-        cost = preview(opened, requests)
-        steps = opened.server.rounds_done * opened.file.plan.local_steps
-    if new_seed:  # everything is trained again, whatever the draws are
-        cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
-    facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
-    emit(
-        facts,
-        as_json,
-        lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
-    )

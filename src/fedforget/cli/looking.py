@@ -30,11 +30,15 @@ def status(run: RunPath, as_json: JsonOption = False) -> None:
         ]
 
     def text() -> str:
+        shown = pairs({name: value for name, value in facts.items() if name not in ("accuracies", "open_requests")})
         if not receipts:
-            return pairs(facts)
-        header = ("request", "level", "basis", "state", "received", "guarantee")
-        rows = [(r["id"], r["level"], r["basis"], r["state"], r["received"], r["guarantee"]) for r in receipts]
-        return f"{pairs(facts)}\n\n{table(header, rows)}"
+            return shown
+        header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
+        rows = [
+            (r["id"], r["level"], r["basis"], r["state"], r["received"], r["days_left"], r["guarantee"])
+            for r in receipts
+        ]
+        return f"{shown}\n\n{table(header, rows)}"
 
     emit({**facts, "receipts": receipts}, as_json, text)
 

@@ -183,14 +183,19 @@ def _found_text(choices: Sequence[Choice], bound_by: Sequence[str], steps: int) 
 def _plan_text(facts: Facts) -> str:
     spread = facts["samples_per_client"]
     each = (
-        f"{spread['smallest']} samples each"
+        f"{spread['smallest']} {_plural('sample', spread['smallest'])} each"
         if spread["smallest"] == spread["largest"]
         else f"{spread['smallest']} to {spread['largest']} samples, {spread['mean']:.4g} on average"
     )
     rows = [
-        ("M", f"{facts['clients']:,}", f"clients with {each}"),
+        ("M", f"{facts['clients']:,}", f"{_plural('client', facts['clients'])} with {each}"),
         ("K", f"{facts['clients_per_round']:,}", "slots per round"),
-        ("b", f"{facts['batch_size']:,}", "samples per local step"),
+        (
+            "b",
+            f"{facts['batch_size']:,}",
+            "samples per local step"
+            + (", or all of a client that has fewer" if facts["batch_size"] > spread["smallest"] else ""),
+        ),
         ("E", f"{facts['local_steps']:,}", "local steps per round"),
         ("R", f"{facts['rounds']:,}", "rounds"),
         ("T", f"{facts['steps']:,}", "steps in all"),
@@ -202,10 +207,11 @@ def _plan_text(facts: Facts) -> str:
     note = ""
     if not workers["even"]:
         k, count = facts["clients_per_round"], workers["count"]
-        near = f"{k // count * count} or " if k > count else ""
-        note = (
-            f"note: K = {k} is not a multiple of {count} workers, so some wait in each round; "
-            f"K = {near}{workers['turns_per_round'] * count} would keep them busy"
+        above = workers["turns_per_round"] * count
+        note = f"note: K = {k} is not a multiple of {count} workers: " + (
+            f"some clients change workers within a round; K = {k // count * count} or {above} spares that"
+            if k > count
+            else f"{count - k} of them would have nothing to do; K = {above} keeps them busy"
         )
     return _section("plan", *(f"{name:<5}  {value:>{width}}  {what}" for name, value, what in rows), note)
 
@@ -221,7 +227,12 @@ def _forgetting_text(facts: Facts) -> str:
          f["expected_steps_from_first_use"])
         for name, f in named.items()
     ]  # fmt: skip
-    return _section("forgetting", table(header, rows))
+    note = "note: when the only client leaves, its model is withdrawn and nothing is recomputed"
+    return _section("forgetting", table(header, rows), note if facts["clients"] == 1 else "")
+
+
+def _plural(word: str, count: int) -> str:
+    return word if count == 1 else f"{word}s"
 
 
 def _storage_text(facts: Facts) -> str:

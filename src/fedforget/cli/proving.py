@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -138,18 +138,49 @@ def _told(story: Story) -> str:
 
 @app.command()
 def doctor(
-    run: Annotated[Path | None, typer.Argument(help="A run to examine as well.")] = None, as_json: JsonOption = False
+    run: Annotated[Path | None, typer.Argument(help="A run to examine as well.")] = None,
+    rebuild: Annotated[
+        bool, typer.Option("--rebuild", help="Rebuild lost or torn models by replay, where that gives the same bytes.")
+    ] = False,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Check this machine (versions, vectors, repeatable arithmetic) and, if given, every file of a run."""
     from fedforget.doctor import examine  # noqa: PLC0415
 
+    if rebuild and run is None:
+        raise InvalidInput("there is nothing to rebuild without a run", hint="give its directory as well")
     checks = examine(run)
-    ok = all(check.ok for check in checks)
-    emit(
-        {"ok": ok, "checks": [check.as_dict() for check in checks]},
-        as_json,
-        lambda: table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks]),
-    )
-    if not ok:
-        bad = next(check for check in checks if not check.ok)
-        raise VerificationFailed(f"{bad.name}: {bad.detail}", hint=bad.remedy)
+    facts: dict[str, Any] = {}
+    if rebuild and run is not None:
+        if any(check.rebuildable for check in checks):
+            facts = _rebuilt(run, workforce(federation, workers, worker_timeout))
+            checks = examine(run)
+        else:
+            facts = {"rebuilt": [], "not_rebuilt": []}
+    bad = [check for check in checks if not check.ok]
+
+    remedies = [f"{check.name}: {check.remedy}" for check in bad]
+
+    def text() -> str:
+        told = [*(f"rebuilt: {what}" for what in facts.get("rebuilt", ())), *facts.get("not_rebuilt", ()), *remedies]
+        looked_at = table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks])
+        return "\n".join([looked_at, *([""] if told else []), *told])
+
+    emit({"ok": not bad, "checks": [check.as_dict() for check in checks], **facts}, as_json, text)
+    if bad:
+        raise VerificationFailed(
+            "; ".join(f"{check.name}: {check.detail}" for check in bad),
+            hint="; ".join(remedies) if len(bad) > 1 else bad[0].remedy,
+        )
+
+
+def _rebuilt(run: Path, chosen: dict[str, Any]) -> dict[str, Any]:
+    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+    from fedforget.repair import rebuild  # noqa: PLC0415 (torch)
+
+    opened = open_run(run, **chosen)
+    with progress("replaying", None) as advance:
+        return rebuild(opened, on_round=advance).as_dict()

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
@@ -37,6 +37,7 @@ class Verification:
     seeds_ok: bool = True
     chain_ok: bool = True
     within_tolerance: bool | None = None  # only where the environment differs and bits were not equal
+    seeds_tainted: bool = False  # a request may have looked at the draws: equality in law is not claimed
     rounds_replayed: int = 0
     models_compared: int = 0
     problems: list[str] = field(default_factory=list)
@@ -60,6 +61,20 @@ class _Watched(ServerInMemory):
         self.compare(round_, state)
 
 
+class Stretch(ServerInMemory):
+    """A memory that begins at some round and keeps the last state only."""
+
+    def __init__(self, plan: Plan, roster: IdSet, start: int, state: State) -> None:
+        super().__init__(plan, roster, state)
+        self.rounds_done, self.state = start, state
+
+    def load(self, round_: int) -> State:  # noqa: ARG002 (there is only one)
+        return self.state
+
+    def commit(self, round_: int, state: State, drawn: Any) -> None:  # noqa: ARG002
+        self.rounds_done, self.state = round_, state
+
+
 def verify(
     run: OpenRun,
     data: FederatedData,
@@ -73,7 +88,7 @@ def verify(
 
     ``reach`` makes a federation of the clients whose memory it is given.
     """
-    found = Verification()
+    found = Verification(seeds_tainted=run.record.tainted)
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
     problem = run.record.chain_problem(run.server.seed_origin)
@@ -154,9 +169,9 @@ def _replay(
     memory = _Watched(frugal, run.server.roster, run.server.load(0))
     memory.compare = compare
     roster = run.server.roster
-    clients = ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
+    clients = clients_of(run)
     after = None if on_round is None else lambda round_, _: on_round(round_)
-    with reach(clients, lambda: {client: len(clients.samples(client)) for client in roster}) as federation:
+    with reach(clients, clients.sizes) as federation:
         server = Server(plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
         learn(server, run.server.rounds_done, after)
     same_draws = memory.first_rounds() == run.server.first_rounds() and all(
@@ -165,6 +180,41 @@ def _replay(
     if not same_draws:
         found.draws_ok = False
         found.problems.append("the stored first uses are not those of the draws")
+
+
+def replay_rounds(
+    run: OpenRun,
+    reach: Reach,
+    aggregate: Aggregator,
+    rounds: Sequence[int],
+    on_round: Callable[[int], None] | None = None,
+) -> tuple[int, list[str]]:
+    """Train single rounds again, each from the kept state before it up to the kept state at or after it.
+
+    Returns how many rounds were trained, and what was not as stored.
+    """
+    kept, roster = run.server.kept(), run.server.roster
+    after = None if on_round is None else lambda round_, _: on_round(round_)
+    trained, problems, known = 0, list[str](), 0
+    for wanted in sorted(set(rounds)):
+        if wanted <= known:
+            continue
+        start, stop = run.server.kept_at_or_before(wanted - 1), min(r for r in kept if r >= wanted)
+        memory = Stretch(run.file.plan, roster, start, run.server.load(start))
+        clients = clients_of(run)
+        with reach(clients, clients.sizes) as federation:
+            server = Server(run.file.plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
+            learn(server, stop, after)
+        if digest(encode(memory.state)) != kept[stop]:
+            problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
+        trained, known = trained + stop - start, stop
+    return trained, problems
+
+
+def clients_of(run: OpenRun) -> ClientsInMemory:
+    """The clients of a run as they are now, with nothing noted yet."""
+    roster = run.server.roster
+    return ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
 
 
 def close(one: State, other: State) -> bool:

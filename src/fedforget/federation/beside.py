@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,38 +14,55 @@ _LOWEST_PRIORITY = 19
 
 
 class Beside:
-    """Does ``job(model)`` in a process of its own, one model at a time. Results come in the order of the models."""
+    """Does ``job(model)`` in a process of its own, which starts with the first model; one at a time.
 
-    def __init__(self, job: Callable[[Any], Any], example: Any, get_ready: Callable[[], None], patience: float) -> None:
-        self._patience = patience
-        self._block = SharedArrays(example)
-        self._worker = Worker(
-            lambda model: job(self._block.views() if model is None else model),
-            get_ready=get_ready,
-            niceness=_LOWEST_PRIORITY,
-        )
+    Results are pairs of a model's number and what the job made of it, in the order of the models.
+    """
+
+    def __init__(self, job: Callable[[Any], Any], get_ready: Callable[[], None], patience: float) -> None:
+        self._job, self._get_ready, self._patience = job, get_ready, patience
+        self._worker: Worker | None = None
         self._at: int | None = None
 
-    def start(self, number: int, model: Any) -> Iterator[tuple[int, Any]]:
+    def start(self, number: int, model: Any) -> list[tuple[int, Any]]:
         """Begin with a model; gives the result of the one before, waiting for it if it must."""
-        yield from self.finish()
+        found = self.finish()
+        worker = self._worker or self._start_worker(model)
         shared = self._block.fits(model)
         if shared:
             self._block.write(model)
         self._at = number
-        self._worker.ask(None if shared else model, self._patience)
+        with self._naming(number):
+            worker.ask(None if shared else model, self._patience)
+        return found
 
-    def finish(self) -> Iterator[tuple[int, Any]]:
+    def finish(self) -> list[tuple[int, Any]]:
         """The result that is still due, if any."""
-        if self._at is not None:
-            number, self._at = self._at, None
-            try:
-                yield number, self._worker.answer(self._patience)
-            except Lost as how:
-                raise TrainingFailed(
-                    f"the process that measured the model of round {number} {how}",
-                    hint="give the same command again: training goes on where it stopped",
-                ) from how
+        if self._at is None or self._worker is None:
+            return []
+        number, self._at = self._at, None
+        with self._naming(number):
+            return [(number, self._worker.answer(self._patience))]
 
     def close(self) -> None:
-        self._worker.close(at_once=True)
+        if self._worker is not None:
+            self._worker.close(at_once=True)
+
+    def _start_worker(self, example: Any) -> Worker:
+        self._block = SharedArrays(example)
+        self._worker = Worker(
+            lambda model: self._job(self._block.views() if model is None else model),
+            get_ready=self._get_ready,
+            niceness=_LOWEST_PRIORITY,
+        )
+        return self._worker
+
+    @contextlib.contextmanager
+    def _naming(self, number: int) -> Iterator[None]:
+        try:
+            yield
+        except Lost as how:
+            raise TrainingFailed(
+                f"the process that measured the model of round {number} {how}",
+                hint="give the same command again: training goes on where it stopped",
+            ) from how

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from fedforget.algorithm.client import Client
@@ -10,9 +10,12 @@ from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id, id_block
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import (
+    NOTHING,
     ClientMemory,
     ForgetQuery,
     ForgetReply,
+    JoinQuery,
+    JoinReply,
     LocalLearner,
     LocalRound,
     Presence,
@@ -20,6 +23,7 @@ from fedforget.algorithm.ports import (
     TrainReply,
     TrainTask,
 )
+from fedforget.errors import FedForgetError, TrainingFailed
 
 
 class InlineFederation:
@@ -42,28 +46,45 @@ class InlineFederation:
         commitments = self.memory.commitments()
         return [Presence(client, commitments[client]) for client in sorted(commitments, key=id_block)]
 
-    def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
+    def train(self, tasks: Sequence[TrainTask], meanwhile: Iterator[None] = NOTHING) -> list[TrainReply]:
         works, uses = [], []
         try:
             for task in tasks:
                 work, first_uses = self._client(task.client).local_round(task)
                 works.append(work)
                 uses += first_uses
-            models = self._train_all(works)
+            models = self._train_all(works, meanwhile)
             self.memory.note(uses)
         except BaseException:
             self._clients.clear()  # what they noted of a round that failed never happened: their memory knows better
             raise
         return [TrainReply(task.client, model) for task, model in zip(tasks, models, strict=True)]
 
-    def _train_all(self, works: Sequence[LocalRound]) -> list[Any]:
-        return [self._learner.train(work) for work in works]
+    def get_ready(self, round_: int, client: Id) -> None:
+        self._client(client).get_ready(round_)
+
+    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:  # noqa: ARG002 (never idle)
+        return [self._train_one(work) for work in works]
+
+    def _train_one(self, work: LocalRound) -> Any:
+        try:
+            return self._learner.train(work)
+        except FedForgetError:
+            raise
+        except Exception as error:
+            raise TrainingFailed(
+                f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
+                hint="correct the model or the data and give the same command again",
+            ) from error
 
     def close(self) -> None:
         """There is nothing to end."""
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
         return [self._client(query.client).what_would_change(query) for query in queries]
+
+    def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]:
+        return [self._client(query.client).what_would_join(query) for query in queries]
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         self.memory.remove(orders)

@@ -1,28 +1,33 @@
 """One single-threaded worker process per core. What a client learns is the same wherever it is trained.
 
 The parent draws and keeps the books, as ``inline`` does; workers run local rounds and know nothing else. The model and
-the results travel through shared memory, the rest through pipes; results are read in the order of the tasks.
+the results travel through shared memory, the rest through pipes; results are read in the order of the tasks. Where the
+tasks of a round don't come out even, some are begun by one worker and finished by another (``schedule``).
 """
 
 from __future__ import annotations
 
 import os
+import selectors
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from multiprocessing.connection import wait
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ClientMemory, LocalLearner, LocalRound, RemoveOrder
-from fedforget.errors import FedForgetError, InvalidInput, TrainingFailed
+from fedforget.algorithm.ports import ClientMemory, LocalLearner, LocalRound, PausableLearner, RemoveOrder
+from fedforget.errors import FedForgetError, TrainingFailed
 from fedforget.federation.inline import InlineFederation
+from fedforget.federation.schedule import Board, Part
 from fedforget.federation.shared_arrays import SharedArrays
-from fedforget.federation.worker import Lost, Worker
+from fedforget.federation.worker import Late, Lost, Worker
 
 PATIENCE = 600.0  # seconds for one local round
+_SHORT = 0.02  # seconds
+_END = object()
 
 
 def default_workers() -> int:
@@ -32,11 +37,12 @@ def default_workers() -> int:
 
 @dataclass(slots=True)
 class _Desk:
-    """A worker, and what it is at: a place in the list of work, since when."""
+    """A worker, what it is at, and what comes after that."""
 
     worker: Worker
-    place: int | None = None
-    since: float = 0.0
+    parts: deque[Part] = field(default_factory=deque)
+    since: float = 0.0  # when it began with the first of them
+    lost: bool = False
 
 
 class PoolFederation(InlineFederation):
@@ -60,16 +66,23 @@ class PoolFederation(InlineFederation):
     ) -> None:
         super().__init__(plan, memory, learner, priorities)
         self._count = default_workers() if workers is None else workers
-        if self._count < 1:
-            raise InvalidInput(f"{self._count} workers cannot train", hint="give --workers from 1")
         self._patience, self._before_fork, self._in_worker = patience, before_fork, in_worker
         self._desks: list[_Desk] = []
+        try:
+            self._at_work = selectors.DefaultSelector()
+        except OSError as error:
+            raise TrainingFailed(
+                f"no worker process could be started: {error.strerror}", hint="use --federation inline"
+            ) from error
+        self._last_part = _SHORT  # seconds that the last part took
         self._introduced: set[Id] = set()  # clients whose samples the workers have heard of
 
     def close(self) -> None:
         """End the workers: at once where they are busy."""
         for desk in self._desks:
-            desk.worker.close(at_once=desk.place is not None)
+            if desk.parts:
+                self._at_work.unregister(desk.worker.pipe)
+            desk.worker.close(at_once=bool(desk.parts))
         self._desks = []
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
@@ -79,13 +92,13 @@ class PoolFederation(InlineFederation):
     def worker_processes(self) -> list[int]:
         return [desk.worker.process_id for desk in self._desks if desk.worker.process_id is not None]
 
-    def _train_all(self, works: Sequence[LocalRound]) -> list[Any]:
+    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:
         if not works:
             return []
         try:
             if not self._desks:
                 self._start(works[0])
-            return self._share_out(works)
+            return self._share_out(works, meanwhile)
         except BaseException:
             self.close()
             raise
@@ -94,93 +107,104 @@ class PoolFederation(InlineFederation):
         if self._before_fork is not None:
             self._before_fork(first)
         self._introduced.clear()
+        slots = range(self._plan.clients_per_round)
         self._model = SharedArrays(first.model)
-        self._results = [SharedArrays(first.model) for _ in range(self._plan.clients_per_round)]
-        for _ in range(min(self._count, self._plan.clients_per_round)):  # a round has no work for more
+        self._results = [SharedArrays(first.model) for _ in slots]
+        halfway = self._learner.halfway_like(first.model) if isinstance(self._learner, PausableLearner) else None
+        self._halfway = [SharedArrays(halfway) for _ in slots] if halfway is not None else []
+        for _ in range(min(self._count, len(slots))):  # a round has no work for more
             self._desks.append(_Desk(Worker(self._run_one, get_ready=self._in_worker)))
 
-    def _share_out(self, works: Sequence[LocalRound]) -> list[Any]:
+    def _share_out(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:
         """The local models in the order of the work; those in shared memory are there until the next round."""
         shared = self._model.fits(works[0].model)
         if shared:
             self._model.write(works[0].model)
-        found: list[Any] = [None] * len(works)
-        failures: dict[int, FedForgetError] = {}
-        waiting, idle = iter(enumerate(works)), list(self._desks)
-        while True:
-            for desk, (place, work) in zip(idle, waiting if not failures else (), strict=False):
-                desk.place, desk.since = place, time.monotonic()
-                self._ask(desk, place, self._as_sent(work, shared))
-            busy = [desk for desk in self._desks if desk.place is not None]
-            if failures:  # the first in the order of tasks is raised, as if they had been done one by one
-                busy = [desk for desk in busy if (desk.place or 0) < min(failures)]
-            if not busy:
-                break
-            idle = self._next_to_answer(busy, works)
-            for desk in idle:
-                place, desk.place = desk.place or 0, None
+        can_cut = shared and len(works) <= len(self._halfway)
+        board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].batches))
+        models: dict[int, Any] = {}
+        while self._hand_out(board, works, shared=shared):
+            for desk in self._next_to_answer(works, meanwhile):
+                part = desk.parts.popleft()
                 try:
-                    is_shared, model = self._answer_of(desk, works[place], large=not shared)
+                    models[part.task] = self._answer(desk, part, works[part.task], large=not shared)
+                    board.done(part)
+                except Lost as how:
+                    board.failed(part, _named(how, works[part.task]))
+                    board.put_back(desk.parts)
+                    desk.parts.clear()
+                    desk.lost = True
                 except FedForgetError as failure:
-                    failures[place] = failure
-                    continue
-                found[place] = self._results[place].views() if is_shared else model
-                self._introduced.add(works[place].client)
-        if failures:
-            raise failures[min(failures)]
-        return found
+                    board.failed(part, failure)
+                desk.since = time.monotonic()
+                if not desk.parts:
+                    self._at_work.unregister(desk.worker.pipe)
+        board.raise_first_failure()
+        return [models[task] for task in range(len(works))]
 
-    def _as_sent(self, work: LocalRound, shared: bool) -> LocalRound:
-        """Without what the workers have: the model, and the ids of samples they have seen."""
+    def _hand_out(self, board: Board, works: Sequence[LocalRound], *, shared: bool) -> bool:
+        """Give every worker something to do; says whether anything that matters is under way.
+
+        Where parts are short, workers get the next one before they ask: waiting for it would take about as long.
+        """
+        for depth in (1, 2) if shared and self._last_part < _SHORT else (1,):
+            for desk in self._desks:
+                if len(desk.parts) < depth and not desk.lost and (part := board.take()) is not None:
+                    self._ask(desk, part, works[part.task], shared=shared)
+        return any(board.matters(part) for desk in self._desks for part in desk.parts)
+
+    def _ask(self, desk: _Desk, part: Part, work: LocalRound, *, shared: bool) -> None:
         known = work.client in self._introduced
-        return replace(work, model=None if shared else work.model, samples=() if known else work.samples)
+        question = replace(  # without what the workers have: the model, and the ids of samples they have seen
+            work.part(part.start, part.stop),
+            model=None if shared else work.model,
+            samples=() if known else work.samples,
+        )
+        if not desk.parts:
+            desk.since = time.monotonic()
+            self._at_work.register(desk.worker.pipe, selectors.EVENT_READ, desk)
+        desk.parts.append(part)
+        try:
+            desk.worker.ask((part.task, question), self._patience)
+        except Lost as how:
+            raise _named(how, work) from how
 
-    def _next_to_answer(self, busy: Sequence[_Desk], works: Sequence[LocalRound]) -> list[_Desk]:
-        slowest = min(busy, key=lambda desk: desk.since)
-        ready = wait([desk.worker.pipe for desk in busy], max(0.0, slowest.since + self._patience - time.monotonic()))
+    def _next_to_answer(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[_Desk]:
+        while not (ready := self._at_work.select(0)) and next(meanwhile, _END) is not _END:
+            pass
         if not ready:
-            raise _lost(works[slowest.place or 0], f"did not finish within {self._patience:g} s")
-        return [desk for desk in busy if desk.worker.pipe in ready]
+            since, task = min((desk.since, desk.parts[0].task) for desk in self._desks if desk.parts)
+            ready = self._at_work.select(max(0.0, since + self._patience - time.monotonic()))
+            if not ready:
+                raise _named(Late(self._patience), works[task])
+        return [key.data for key, _ in ready]
 
-    def _ask(self, desk: _Desk, place: int, work: LocalRound) -> None:
-        try:
-            desk.worker.ask((place, work), self._patience)
-        except Lost as how:
-            raise _lost(work, str(how)) from how
-
-    def _answer_of(self, desk: _Desk, work: LocalRound, *, large: bool) -> tuple[bool, Any]:
-        try:
-            answer: tuple[bool, Any] = desk.worker.answer(self._patience, large=large)
-        except Lost as how:
-            raise _lost(work, str(how)) from how
-        return answer
+    def _answer(self, desk: _Desk, part: Part, work: LocalRound, *, large: bool) -> Any:
+        is_shared, model = desk.worker.answer(self._patience, large=large)
+        self._last_part = time.monotonic() - desk.since
+        self._introduced.add(work.client)
+        return self._results[part.task].views() if is_shared else model
 
     # In a worker
 
     def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Any]:
-        place, work = question
+        task, work = question
         if work.model is None:
             work = replace(work, model=self._model.views())
-        try:
-            trained = self._learner.train(work)
-        except FedForgetError:
-            raise
-        except Exception as error:
-            raise TrainingFailed(
-                f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
-                hint="correct the model or the data and give the same command again",
-            ) from error
-        if place < len(self._results) and self._results[place].fits(trained):
-            self._results[place].write(trained)
-            return True, None
-        return False, trained
+        if work.done:
+            work = replace(work, halfway=self._halfway[task].views())
+        trained = self._train_one(work)
+        if work.unfinished:
+            self._halfway[task].write(trained)
+        elif task < len(self._results) and self._results[task].fits(trained):
+            self._results[task].write(trained)
+        else:
+            return False, trained
+        return True, None
 
 
-def _lost(work: LocalRound, how: str) -> TrainingFailed:
-    remedy = "with fewer --workers if memory is short"
-    if "within" in how:
-        remedy = "with a longer --worker-timeout (patience, in Python) if it only needs more time"
+def _named(how: Lost, work: LocalRound) -> TrainingFailed:
     return TrainingFailed(
         f"the worker that trained client {work.client} in round {work.round} {how}",
-        hint=f"the round was not committed; give the same command again, {remedy}",
+        hint=f"the round was not committed; give the same command again, {how.remedy}",
     )

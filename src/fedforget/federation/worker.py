@@ -35,6 +35,17 @@ def can_fork() -> bool:
 class Lost(Exception):
     """A worker ended without an answer; says how."""
 
+    remedy = "with fewer --workers if memory is short"
+
+
+class Late(Lost):
+    """It may have needed more time."""
+
+    remedy = "with a longer --worker-timeout (patience, in Python) if it only needs more time"
+
+    def __init__(self, patience: float) -> None:
+        super().__init__(f"did not finish within {patience:g} s")
+
 
 class Worker:
     """Forked, so that it has the module and the data without copying them.
@@ -52,7 +63,13 @@ class Worker:
         if not can_fork() or multiprocessing.current_process().daemon:
             raise InvalidInput("no worker process can be started from here", hint="use --federation inline")
         context = multiprocessing.get_context("fork")
-        self.pipe, theirs = context.Pipe()
+        try:
+            self.pipe, theirs = context.Pipe()
+        except OSError as error:
+            raise TrainingFailed(
+                f"no worker process could be started: {error.strerror}",
+                hint="use fewer --workers, or --federation inline",
+            ) from error
         _pipes.add(self.pipe)
 
         def live(parent: int) -> None:
@@ -98,7 +115,7 @@ class Worker:
         """Its answer; raises what it raised, or ``Lost``. A large one may come in pieces, and stop in between."""
         try:
             if not self.pipe.poll(patience):
-                raise Lost(_late(patience))
+                raise Late(patience)
             result, error = _within(patience, self.pipe.recv) if large else self.pipe.recv()
         except (EOFError, OSError) as gone:
             raise Lost(self._how_it_ended()) from gone
@@ -144,11 +161,7 @@ def _within(patience: float, action: Callable[[], Any]) -> Any:
     try:
         return outcome.result(patience)
     except TimeoutError as error:
-        raise Lost(_late(patience)) from error
-
-
-def _late(patience: float) -> str:
-    return f"did not finish within {patience:g} s"
+        raise Late(patience) from error
 
 
 def _serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:

@@ -9,6 +9,7 @@ from fedforget.algorithm.ports import RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.errors import RunDamaged
 from fedforget.store.database import Database
+from fedforget.store.requests import Newcomer
 
 SCHEMA = """
 CREATE TABLE clients (client PRIMARY KEY, seed BLOB NOT NULL, nonce BLOB NOT NULL) WITHOUT ROWID;
@@ -30,6 +31,19 @@ class ClientStore:
         self.database.run_many(
             "INSERT INTO samples VALUES (?, ?, ?, NULL)", ((client, sample, content) for sample, content in contents)
         )
+
+    def join(self, newcomers: Iterable[Newcomer]) -> None:
+        """New samples, of new clients or of those that are there. Idempotent."""
+        with self.database.transaction():
+            for new in newcomers:
+                if new.seed is not None:
+                    self.database.run(
+                        "INSERT OR IGNORE INTO clients VALUES (?, ?, ?)", (new.client, new.seed.value, new.seed.nonce)
+                    )
+                self.database.run_many(
+                    "INSERT OR IGNORE INTO samples VALUES (?, ?, ?, NULL)",
+                    ((new.client, sample, content) for sample, content in new.samples),
+                )
 
     def clients(self) -> IdSet:
         return IdSet(client for (client,) in self.database.rows("SELECT client FROM clients"))

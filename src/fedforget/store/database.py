@@ -9,23 +9,34 @@ from __future__ import annotations
 import contextlib
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
 from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
 from fedforget.store.write_behind import WriteBehind
 
-SCHEMA_VERSION = 1
 _ROOM = 2**17  # bytes below which a database cannot work
 
 
 class Database:
     """One database file of a run, opened for reading or for writing."""
 
-    def __init__(self, path: Path, schema: str = "", *, create: bool = False, writable: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        schema: str = "",
+        *,
+        version: int = 1,
+        migrations: Mapping[int, str] = MappingProxyType({}),
+        create: bool = False,
+        writable: bool = False,
+    ) -> None:
+        """``migrations`` lead from a version to the next."""
         self.path = path
+        self._version, self._migrations = version, migrations
         if not create and not path.is_file():
             raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
         self._writable = writable
@@ -45,19 +56,37 @@ class Database:
         run("PRAGMA trusted_schema=OFF")
         if create:
             run("PRAGMA page_size=4096")
-            self._connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={SCHEMA_VERSION}; COMMIT;")
+            self._connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={self._version}; COMMIT;")
         version = run("PRAGMA user_version").fetchone()[0]
-        if version > SCHEMA_VERSION:
+        if version > self._version:
             raise RunTooNew(
                 f"{self.path} was written by a newer version of FedForget (format {version}, this one knows "
-                f"{SCHEMA_VERSION})",
+                f"{self._version})",
                 hint="upgrade fedforget",
             )
         verdict = run("PRAGMA quick_check(1)").fetchone()[0]
         if version < 1 or verdict != "ok":
             raise self._damaged(verdict if version else "it is empty")
+        while version < self._version:
+            version = self._migrate(version)
         if create or self._writable:
             self.begin_writing()
+
+    def _migrate(self, version: int) -> int:
+        """To the next version, or not at all; another process may have done it meanwhile."""
+        run = self._connection.execute
+        run("BEGIN IMMEDIATE")
+        try:
+            if run("PRAGMA user_version").fetchone()[0] == version:
+                for statement in self._migrations[version].split(";"):
+                    run(statement)
+                run(f"PRAGMA user_version={version + 1}")
+            run("COMMIT")
+        except BaseException:
+            with contextlib.suppress(sqlite3.Error):
+                run("ROLLBACK")
+            raise
+        return version + 1
 
     def begin_writing(self) -> None:
         """From here on the file changes: commits go to a write-ahead log until it is closed."""
@@ -86,6 +115,8 @@ class Database:
             raise StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
+        except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+            raise self._damaged("it holds what is no text") from error
 
     def _damaged(self, detail: str) -> FedForgetError:
         return RunDamaged(f"{self.path} is damaged: {detail}", hint="restore it from a backup; see `fedforget doctor`")
@@ -143,7 +174,7 @@ class Database:
 
     def close_canonical(self) -> None:
         """Fold the WAL in, rebuild the file from its content alone, and close."""
-        with self.errors():
+        with storage_errors(self.path), self.errors():
             self._connection.execute("PRAGMA journal_mode=DELETE")
             rebuilt = self.path.with_name(self.path.name + TEMPORARY)
             rebuilt.unlink(missing_ok=True)
@@ -151,7 +182,8 @@ class Database:
                 self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
                 _forget_schema_changes(rebuilt)
             except sqlite3.Error:
-                rebuilt.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    rebuilt.unlink(missing_ok=True)
                 raise
             finally:
                 self._connection.close()

@@ -38,12 +38,13 @@ def storage_failure(path: Path, error: OSError) -> StorageFailed:
     )
 
 
-def write_durably(path: Path, data: bytes) -> None:
-    """Create or replace a file in one step that survives a power cut."""
+def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
+    """Create or replace a file in one step that survives a power cut. ``mode``: never wider, not even for a moment."""
     temporary = path.with_name(path.name + TEMPORARY)
     with storage_errors(path):
         try:
-            with temporary.open("wb") as file:
+            temporary.unlink(missing_ok=True)
+            with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())

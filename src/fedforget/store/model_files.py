@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from safetensors.numpy import load, save
 
 from fedforget.algorithm.ports import State
 from fedforget.errors import InvalidInput, RunDamaged
-from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
+from fedforget.store.files import TEMPORARY, digest, storage_errors, storage_failure, sync_directory, write_durably
 
 SUFFIX = ".safetensors"
 _OPTIMIZER = "server-optimizer/"
@@ -50,15 +51,23 @@ class ModelFiles:
         """Make a state durable; returns its digest."""
         data = encode(state)
         name = digest(data)
-        if not self.path(name).exists():
+        if not self._holds(name, data):
             write_durably(self.path(name), data)
         return name
+
+    def _holds(self, name: str, data: bytes) -> bool:
+        try:
+            return self.path(name).read_bytes() == data
+        except OSError:
+            return False
 
     def read(self, name: str) -> State:
         path = self.path(name)
         try:
             data = path.read_bytes()
         except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+                raise storage_failure(path, error) from error
             raise RunDamaged(f"the model file {path} cannot be read: {error.strerror}", hint=_REMEDY) from error
         if digest(data) != name:
             raise RunDamaged(f"the model file {path} is torn or altered (its digest is not its name)", hint=_REMEDY)
@@ -66,6 +75,13 @@ class ModelFiles:
             return decode(data)
         except SafetensorError as error:
             raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=_REMEDY) from error
+
+    def drop(self, names: Iterable[str]) -> None:
+        """Unlink these, durably."""
+        for name in names:
+            with storage_errors(self.path(name)):
+                self.path(name).unlink(missing_ok=True)
+                sync_directory(self._directory)
 
     def keep_only(self, names: Iterable[str]) -> None:
         """Unlink every file that no round refers to, and torn temporary ones."""
@@ -79,4 +95,4 @@ class ModelFiles:
                 sync_directory(self._directory)
 
 
-_REMEDY = "restore it from a backup; see `fedforget doctor`"
+_REMEDY = "`fedforget doctor RUN --rebuild` computes it again, or restore it from a backup"

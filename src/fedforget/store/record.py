@@ -1,7 +1,7 @@
-"""``record.db``: the legal trail. Requests, receipts, events in a hash chain, versions, metrics.
+"""``record.db``: the legal trail. Requests and what became of them, events in a hash chain, versions, metrics.
 
 It is not part of the function. About what is gone it holds keyed pseudonyms and MACs of superseded digests, nothing
-else; the ids of a request stand in an intent, committed before anything is touched, until the request is purged.
+else; the ids of a request stand here only until it is purged: among those that wait, or in the intent of its batch.
 """
 
 from __future__ import annotations
@@ -9,118 +9,65 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from enum import StrEnum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from fedforget.algorithm.forget import Decision, Request
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import id_block
-from fedforget.errors import FedForgetError, RunDamaged
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, UnknownTarget
+from fedforget.store import chain, metrics, requests, seals
+from fedforget.store.chain import EventChain
 from fedforget.store.database import Database
+from fedforget.store.metrics import Metrics
+from fedforget.store.policy import Policy
+from fedforget.store.requests import GUARANTEE_PATH, Basis, Intent, Receipt, Stage, Submission
+from fedforget.store.seals import Seals
 
-SCHEMA = """
+SCHEMA = f"""
 CREATE TABLE record (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE requests (
-    id TEXT PRIMARY KEY, batch_id TEXT NOT NULL, place INTEGER NOT NULL, level TEXT NOT NULL, basis TEXT NOT NULL,
-    state TEXT NOT NULL, received TEXT NOT NULL, first_changed_step INTEGER, recomputed_steps INTEGER NOT NULL,
-    guarantee TEXT NOT NULL, model_round INTEGER, model_digest TEXT, model_mac BLOB
-) WITHOUT ROWID;
-CREATE TABLE erased (pseudonym BLOB PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE intents (batch_id TEXT PRIMARY KEY, stage TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE events (
-    sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
-);
-CREATE TABLE seals (file TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE metrics (
-    round INTEGER NOT NULL, client NOT NULL, correct INTEGER NOT NULL, count INTEGER NOT NULL,
-    PRIMARY KEY (round, client)
-) WITHOUT ROWID;
+{requests.SCHEMA}
+{chain.SCHEMA}
+{seals.SCHEMA}
+{metrics.SCHEMA}
 """
-_TOLD = ("level", "basis", "guarantee", "received", "first_changed_step", "recomputed_steps", "state")
-OWN_SEAL = "record"
-SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
-
-
-class Stage(StrEnum):
-    """The life of a request; never backwards."""
-
-    RECEIVED = "received"
-    ACCEPTED = "accepted"
-    REMOVED = "removed"
-    RECOMPUTED = "recomputed"
-    COMPLETED = "completed"
-    PURGED = "purged"
-
-
-class Basis(StrEnum):
-    """What a request was based on. Only one that looked at nothing keeps equality in law."""
-
-    EXOGENOUS = "exogenous"
-    MODEL_INFORMED = "model-informed"
-    UNKNOWN = "unknown"
-
-
-GUARANTEE_LAW = "law-and-path"
-GUARANTEE_PATH = "path"
+VERSION = 2
+_FROM_1 = f"""
+ALTER TABLE requests RENAME TO requests_1;
+ALTER TABLE erased RENAME TO erased_1;
+ALTER TABLE intents RENAME TO intents_1;
+{requests.SCHEMA}
+INSERT INTO requests SELECT id, batch_id, place, level, basis, state, received, NULL, NULL, first_changed_step,
+    recomputed_steps, NULL, guarantee, model_round, model_digest, model_mac, NULL FROM requests_1;
+INSERT INTO erased SELECT pseudonym, 0, request FROM erased_1;
+INSERT INTO intents SELECT batch_id, stage, body FROM intents_1;
+DROP TABLE requests_1;
+DROP TABLE erased_1;
+DROP TABLE intents_1;
+DELETE FROM seals;
+"""  # noqa: S608 (nothing in it is from outside)
+MIGRATIONS = {1: _FROM_1}
+_SHOWN = (
+    "id", "batch_id", "level", "basis", "state", "received", "deadline", "reason", "first_changed_step",
+    "recomputed_steps", "steps_alone", "model_digest", "guarantee",
+)  # fmt: skip
+_TOLD = (
+    "level", "basis", "guarantee", "received", "deadline", "reason", "first_changed_step", "recomputed_steps", "state",
+)  # fmt: skip
+_LEAVES_NO_TRACE = (Stage.RECEIVED, Stage.ACCEPTED, Stage.REJECTED, Stage.CANCELLED)
+_FORGOTTEN = "record forgotten"
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt:
-    """What became of a request. ``client`` and ``sample`` come from the asker; the record keeps no ids."""
+class Outcome:
+    """What stands after a batch: everything that a receipt says about it."""
 
-    id: str
-    batch_id: str
-    level: str
-    client: int | str | None
-    sample: int | str | None
-    basis: str
-    state: str
-    received: str
-    first_changed_step: int | None
-    recomputed_steps: int
+    rounds_done: int
     model_digest: str | None
-    guarantee: str
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """Everything that finishing a batch after a crash needs."""
-
-    batch_id: str
-    ids: tuple[str, ...]
-    decision: Decision
-    reseed: str | None  # the root of the new seeds, in hexadecimal
-
-    def encode(self) -> str:
-        decision = self.decision
-        return json.dumps(
-            {
-                "ids": self.ids,
-                "requests": [[request.client, request.sample] for request in decision.requests],
-                "first_changed_steps": decision.first_changed_steps,
-                "leaving": decision.leaving,
-                "goal": decision.goal,
-                "rewind_to": decision.rewind_to,
-                "reseed": self.reseed,
-            }
-        )
-
-    @classmethod
-    def decode(cls, batch_id: str, body: str) -> Intent:
-        raw = json.loads(body)
-        decision = Decision(
-            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
-            first_changed_steps=tuple(raw["first_changed_steps"]),
-            leaving=tuple(raw["leaving"]),
-            goal=raw["goal"],
-            rewind_to=raw["rewind_to"],
-        )
-        return cls(batch_id, tuple(raw["ids"]), decision, raw["reseed"])
+    state_digest: str
+    plan_digest: str
+    commitments: str  # a digest of all of them
+    version: str
 
 
 class Record:
@@ -128,12 +75,15 @@ class Record:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.chain = EventChain(database)
+        self.metrics = Metrics(database)
+        self.seals = Seals(database)
 
     def create(self, seed_origin: str) -> None:
         with self.database.transaction():
             self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(32),))
             self.database.run("INSERT INTO record VALUES ('tainted', 0)")
-            self._event("created", {"seed_origin": seed_origin})
+            self.chain.append("created", {"seed_origin": seed_origin})
 
     def _value(self, key: str) -> Any:
         return self.database.rows("SELECT value FROM record WHERE key = ?", (key,))[0][0]
@@ -153,56 +103,231 @@ class Record:
         """Whether a request since the last new seeds may have looked at the draws or the model."""
         return bool(self._value("tainted"))
 
-    # Requests
+    @property
+    def policy(self) -> Policy:
+        rows = self.database.rows("SELECT value FROM record WHERE key = 'policy'")
+        return Policy.decode(rows[0][0]) if rows else Policy()
+
+    def set_policy(self, policy: Policy) -> None:
+        with self.database.transaction():
+            self.database.run("INSERT OR REPLACE INTO record VALUES ('policy', ?)", (policy.encode(),))
+            self.chain.append("policy", {"policy": policy.encode()})
+
+    # Looking up
 
     def find(self, request: Request) -> Receipt | None:
         """The receipt under which a sample or client went; a sample of an erased client went with it."""
-        for target in (request, Request(request.client)):
-            rows = self.database.rows("SELECT request FROM erased WHERE pseudonym = ?", (self.pseudonym(target),))
+        identifier = self.id_of(request)
+        if identifier is None:
+            return None
+        return replace(self.receipt(identifier), client=request.client, sample=request.sample)
+
+    def id_of(self, target: Request) -> str | None:
+        """The request under which a target went, by itself or with its client; None if it did not."""
+        for known in (target, Request(target.client)):
+            rows = self.database.rows(
+                "SELECT request FROM erased WHERE pseudonym = ? ORDER BY sequence DESC LIMIT 1",
+                (self.pseudonym(known),),
+            )
             if rows:
-                return replace(self.receipt(rows[0][0]), client=request.client, sample=request.sample)
+                return str(rows[0][0])
         return None
 
+    def basis_of(self, identifier: str) -> str:
+        return str(self.database.rows("SELECT basis FROM requests WHERE id = ?", (identifier,))[0][0])
+
+    def knows(self, identifier: str) -> bool:
+        return bool(self.database.rows("SELECT 1 FROM requests WHERE id = ?", (identifier,)))
+
     def receipt(self, identifier: str) -> Receipt:
-        row = self.database.rows(
-            "SELECT id, batch_id, level, basis, state, received, first_changed_step, recomputed_steps, model_digest, "
-            "guarantee FROM requests WHERE id = ?",
-            (identifier,),
-        )[0]
-        return Receipt(row[0], row[1], row[2], None, None, *row[3:])
+        [identifier] = self._originals([identifier])
+        found = self._receipts("WHERE id = ?", (identifier,))
+        if not found:
+            raise UnknownTarget(f"there is no request {identifier}", hint="`fedforget status RUN` lists them")
+        return found[0]
+
+    def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
+        """Many at once: the events are read once for all of them."""
+        found = {receipt.id: receipt for receipt in self.receipts()}
+        return [found[identifier] for identifier in self._originals(identifiers)]
 
     def receipts(self) -> list[Receipt]:
-        rows = self.database.rows("SELECT id FROM requests ORDER BY received, batch_id, place")
-        return [self.receipt(identifier) for (identifier,) in rows]
+        return self._receipts("ORDER BY received, batch_id, place, id")
 
-    def accept(
-        self, decision: Decision, *, basis: str, guarantee: str, recomputed_steps: int, reseed: str | None
-    ) -> Intent:
-        """Commit the intent of a batch: from here on it is finished, whatever happens."""
-        batch_id = "b-" + secrets.token_hex(8)
-        ids = tuple("r-" + secrets.token_hex(8) for _ in decision.requests)
-        intent = Intent(batch_id, ids, decision, reseed)
-        now = _now()
+    def _receipts(self, which: str, values: Sequence[Any] = ()) -> list[Receipt]:
+        times: dict[str, dict[str, str]] = {}
+        for event in self.chain.events():
+            if event.kind in list(Stage):
+                times.setdefault(event.body.get("request", ""), {})[event.kind] = event.time
+        rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
+        return [
+            Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
+            for row in rows
+        ]
+
+    def _originals(self, identifiers: Iterable[str]) -> list[str]:
+        """A request that was handed in twice at the same time is known under both ids."""
+        known = dict(self.database.rows("SELECT id, request FROM aliases"))
+        return [known.get(identifier, identifier) for identifier in identifiers]
+
+    def pseudonym_of(self, identifier: str) -> str | None:
+        """The pseudonym of what went under a request; None if it went under another, or the record forgot it."""
+        rows = self.database.rows("SELECT pseudonym FROM erased WHERE request = ? ORDER BY pseudonym", (identifier,))
+        return hashlib.blake2b(b"".join(row[0] for row in rows), digest_size=16).hexdigest() if rows else None
+
+    def state_digest_of(self, identifier: str) -> str | None:
+        """The digest of the state after a request, as long as nothing of that state was erased."""
+        rows = self.database.rows("SELECT state_digest FROM requests WHERE id = ?", (identifier,))
+        return rows[0][0] if rows else None
+
+    def round_of(self, identifier: str) -> int:
+        """The rounds done when a request was completed."""
+        return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
+
+    def waiting(self) -> dict[str, Request]:
+        """Accepted requests that nobody has begun with."""
+        rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
+        return {identifier: Request(client, sample) for identifier, client, sample in rows}
+
+    def ids_of_key(self, submission: Submission) -> list[str] | None:
+        """The requests that came with this key before; the same key for other requests is refused."""
+        if submission.key is None:
+            return None
+        rows = self.database.rows(
+            "SELECT body, requests FROM keys WHERE mac = ?", (self.mac("key", submission.key.encode()),)
+        )
+        if not rows:
+            return None
+        if rows[0][0] != self.mac("key body", submission.body()):
+            raise InvalidInput(
+                f"the idempotency key {submission.key!r} came with other requests before",
+                hint="use a new key for new requests",
+            )
+        return self._originals(json.loads(rows[0][1]))
+
+    # A request's life
+
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        intent: Intent | None = None,
+        *,
+        told: bool = False,
+        **decided: Any,
+    ) -> list[str]:
+        """Accept requests, except those that are known under another id; begin with them at once if there is an intent.
+
+        One transaction: from here on they are met, whatever happens. Returns the ids in the order of the submission.
+        ``told``: somebody knows the ids of the submission already, so they are remembered as well.
+        """
+        if known.keys() == set(submission.requests) and submission.key is None and intent is None and not told:
+            return [known[request] for request in submission.requests]  # nothing is new
         with self.database.transaction():
-            self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (batch_id, Stage.ACCEPTED, intent.encode()))
-            for place, (identifier, request, step) in enumerate(
-                zip(ids, decision.requests, decision.first_changed_steps, strict=True)
-            ):
-                self.database.run(
-                    "INSERT INTO requests VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, NULL, NULL, NULL)",
-                    (identifier, batch_id, place, request.level, basis, Stage.ACCEPTED, now, step, recomputed_steps,
-                     guarantee),
-                )  # fmt: skip
-                told = {"level": request.level, "basis": basis, "guarantee": guarantee}
-                steps = {"first_changed_step": step, "recomputed_steps": recomputed_steps}
-                self._event(Stage.RECEIVED, {"request": identifier, "received": now, **told})
-                self._event(Stage.ACCEPTED, {"request": identifier, **steps})
-            if guarantee == GUARANTEE_PATH and basis != Basis.EXOGENOUS:
+            ids = []
+            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
+                ids.append(known.get(request, identifier))
+                if request in known:
+                    if told:
+                        self._alias(identifier, known[request])
+                    continue
+                self._enter(submission, place, identifier, request, Stage.ACCEPTED)
+                self.database.run("INSERT INTO waiting VALUES (?, ?, ?)", (identifier, request.client, request.sample))
+            self._remember_key(submission, ids)
+            if intent is not None:
+                self._begin(intent, **decided)
+        return ids
+
+    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
+        """None of them is met, and the record says why."""
+        with self.database.transaction():
+            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
+                self._enter(submission, place, identifier, request, Stage.REJECTED, reasons[request])
+            self._remember_key(submission, list(submission.ids))
+
+    def _enter(
+        self, submission: Submission, place: int, identifier: str, request: Request, state: Stage,
+        reason: str | None = None,
+    ) -> None:  # fmt: skip
+        told = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
+        self.database.run(
+            "INSERT INTO requests (id, place, level, basis, state, received, deadline, reason) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (identifier, place, request.level, submission.basis, state, submission.received, submission.deadline,
+             reason),
+        )  # fmt: skip
+        self.chain.append(Stage.RECEIVED, {"request": identifier, "received": submission.received, **told})
+        self.chain.append(state, {"request": identifier, **({} if reason is None else {"reason": reason})})
+
+    def _alias(self, identifier: str, request: str) -> None:
+        if identifier != request:
+            self.database.run("INSERT OR IGNORE INTO aliases VALUES (?, ?)", (identifier, request))
+
+    def _remember_key(self, submission: Submission, ids: Sequence[str]) -> None:
+        if submission.key is not None:
+            self.database.run(
+                "INSERT OR IGNORE INTO keys VALUES (?, ?, ?)",
+                (self.mac("key", submission.key.encode()), self.mac("key body", submission.body()), json.dumps(ids)),
+            )
+
+    def cancel(self, identifier: str) -> None:
+        """Take back a request that nobody has begun with."""
+        with self.database.transaction():
+            if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
+                raise InvalidInput(
+                    f"request {identifier} is {self.receipt(identifier).state}, too late to cancel it",
+                    hint="only what waits can be cancelled; `fedforget status RUN` shows what does",
+                )
+            self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
+            self.chain.append(Stage.CANCELLED, {"request": identifier})
+
+    def begin(self, intent: Intent, **decided: Any) -> None:
+        """Commit the intent of a batch: from here on it is finished, whatever happens."""
+        with self.database.transaction():
+            self._begin(intent, **decided)
+
+    def _begin(
+        self,
+        intent: Intent,
+        *,
+        guarantee: str,
+        recomputed_steps: int,
+        alone: Sequence[int] = (),
+        before: str = "",
+        added: Mapping[str, Any] | None = None,
+    ) -> None:
+        """``alone``: the steps that each request would have recomputed by itself; ``before``: the state's digest;
+        ``added``: what is to be told of newcomers.
+        """
+        self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, intent.encode()))
+        if intent.joining:
+            self.chain.append("added", {"batch": intent.batch_id, **(added or {})})
+        before_mac = self.mac("state", before.encode()).hex()
+        for place, identifier in enumerate(intent.ids):
+            step = intent.decision.first_changed_steps[place]
+            self.database.run(
+                "UPDATE requests SET batch_id = ?, place = ?, first_changed_step = ?, recomputed_steps = ?, "
+                "steps_alone = ?, guarantee = ? WHERE id = ?",
+                (intent.batch_id, place, step, recomputed_steps, alone[place] if alone else None, guarantee,
+                 identifier),
+            )  # fmt: skip
+            self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,))
+            steps = {"first_changed_step": step, "recomputed_steps": recomputed_steps}
+            self.chain.append(
+                "begun",
+                {
+                    "request": identifier,
+                    "batch": intent.batch_id,
+                    "guarantee": guarantee,
+                    "before": before_mac,
+                    **steps,
+                },
+            )
+            if guarantee == GUARANTEE_PATH and self.basis_of(identifier) != Basis.EXOGENOUS:
                 self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
-        return intent
 
     def pending(self) -> list[Intent]:
-        """Batches that were accepted and are not yet purged."""
+        """Batches that were begun and are not yet purged."""
         intents = []
         for batch_id, body in self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id"):
             try:
@@ -220,43 +345,54 @@ class Record:
         return Stage(rows[0][0])
 
     def removed(self, intent: Intent, rounds_left: int) -> None:
-        """The data are out and the state is rewound: what was derived from later rounds goes too."""
+        """The data are out (or in) and the state is rewound: what was derived from later rounds goes too."""
         leaving = set(intent.decision.leaving)
         with self.database.transaction():
             asked = list(zip(intent.ids, intent.decision.requests, strict=True))
             emptied = [(identifier, Request(r.client)) for identifier, r in asked if r.client in leaving]
+            number = self.chain.length()
             for identifier, target in asked + emptied:  # what was asked for first: a client went under its own request
-                self.database.run("INSERT OR IGNORE INTO erased VALUES (?, ?)", (self.pseudonym(target), identifier))
-            self.database.run_many("DELETE FROM metrics WHERE client = ?", ((client,) for client in leaving))
-            self.database.run("DELETE FROM metrics WHERE round > ?", (rounds_left,))
+                self.database.run(
+                    "INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", (self.pseudonym(target), number, identifier)
+                )
+            self.metrics.rewind(rounds_left, leaving)
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
+            self.database.run("UPDATE requests SET state_digest = NULL")  # those states held what is gone now
             if intent.reseed is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
-                self._event("reseeded", {"seed_origin": "system"})
+                self.chain.append("reseeded", {"seed_origin": "system"})
             self._advance(intent, Stage.REMOVED)
 
     def recomputed(self, intent: Intent) -> None:
         with self.database.transaction():
             self._advance(intent, Stage.RECOMPUTED)
 
-    def completed(self, intent: Intent, model_round: int, model_digest: str | None, state_digest: str) -> None:
-        """The receipt is final: which model stands now, in the clear while it is current and as a MAC for ever."""
-        model_mac = self.mac("model", (model_digest or "").encode())
+    def completed(self, intent: Intent, outcome: Outcome) -> None:
+        """The receipt is final: which state stands now, in the clear while it is current and as a MAC for ever."""
+        model_mac = self.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
             self.database.run(
-                "UPDATE requests SET model_round = ?, model_digest = ?, model_mac = ? WHERE batch_id = ?",
-                (model_round, model_digest, model_mac, intent.batch_id),
+                "UPDATE requests SET model_round = ?, model_digest = ?, model_mac = ?, state_digest = ? "
+                "WHERE batch_id = ?",
+                (outcome.rounds_done, outcome.model_digest, model_mac, outcome.state_digest, intent.batch_id),
             )
             self._advance(
                 intent,
                 Stage.COMPLETED,
-                {"model_mac": model_mac.hex(), "state_mac": self.mac("state", state_digest.encode()).hex()},
+                {
+                    "model_mac": model_mac.hex(),
+                    "state_mac": self.mac("state", outcome.state_digest.encode()).hex(),
+                    "plan": outcome.plan_digest,
+                    "commitments": outcome.commitments,
+                    "version": outcome.version,
+                    "tainted": self.tainted,
+                },
             )
 
     def purged(self, intent: Intent) -> None:
         """Nothing is left of what was asked to go. The ids of the request go last, before the word is given."""
         nothing = replace(intent.decision, requests=(), first_changed_steps=(), leaving=())
-        emptied = replace(intent, decision=nothing, reseed=None)
+        emptied = replace(intent, decision=nothing, reseed=None, joining=())
         with self.database.transaction():
             self.database.run("UPDATE intents SET body = ? WHERE batch_id = ?", (emptied.encode(), intent.batch_id))
         self.database.rebuild()
@@ -268,41 +404,23 @@ class Record:
         self.database.run("UPDATE intents SET stage = ? WHERE batch_id = ?", (stage, intent.batch_id))
         self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (stage, intent.batch_id))
         for identifier in intent.ids:
-            self._event(stage, {"request": identifier, **(extra or {})})
+            self.chain.append(stage, {"request": identifier, **(extra or {})})
 
     # Events
 
     def trained(self, rounds_done: int, versions: Mapping[str, Any]) -> None:
         with self.database.transaction():
-            self._event("trained", {"rounds_done": rounds_done, **versions})
-
-    def _event(self, kind: str, body: Mapping[str, Any]) -> None:
-        rows = self.database.rows("SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1")
-        sequence, previous = (rows[0][0] + 1, rows[0][1]) if rows else (1, bytes(32))
-        time, text = _now(), json.dumps(body, sort_keys=True)
-        self.database.run(
-            "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
-            (sequence, time, kind, text, _link(previous, sequence, time, kind, text)),
-        )
+            self.chain.append("trained", {"rounds_done": rounds_done, **versions})
 
     def events(self) -> list[dict[str, Any]]:
-        rows = self.database.rows("SELECT sequence, time, kind, body FROM events ORDER BY sequence")
-        return [{"sequence": n, "time": time, "kind": kind, **_told(body)} for n, time, kind, body in rows]
+        return [
+            {"sequence": event.sequence, "time": event.time, "kind": event.kind, **event.body}
+            for event in self.chain.events()
+        ]
 
     def chain_problem(self, seed_origin: str | None = None) -> str | None:
-        """Why the events don't chain, or don't tell the story that the record tells; None if they do.
-
-        A tail that was cut off whole, requests and all, leaves no trace here: a receipt held elsewhere shows it.
-        """
-        previous = bytes(32)
-        rows = self.database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
-        for expected, (sequence, time, kind, body, link) in enumerate(rows, start=1):
-            if sequence != expected or link != _link(previous, sequence, time, kind, body):
-                return f"event {expected} of the record was altered, added or removed"
-            previous = link
-        if not rows:
-            return "the record has no events"
-        return self._story_problem(seed_origin)
+        """Why the events don't chain, or don't tell the story that the record tells; None if they do."""
+        return self.chain.problem() or self._story_problem(seed_origin) or self._trace_problem()
 
     def _story_problem(self, seed_origin: str | None) -> str | None:
         told: dict[str, dict[str, Any]] = {}
@@ -313,96 +431,43 @@ class Record:
                 tainted = False
             if "request" in event:
                 about = told.setdefault(event["request"], {})
-                about |= {**event, "state": event["kind"]}
-            if event["kind"] == Stage.RECEIVED:
-                tainted |= event["guarantee"] == GUARANTEE_PATH and event["basis"] != Basis.EXOGENOUS
+                state = event["kind"] if event["kind"] in list(Stage) else about.get("state")
+                about |= {**event, "state": state}
+                if "guarantee" in event:
+                    tainted |= event["guarantee"] == GUARANTEE_PATH and about.get("basis") != Basis.EXOGENOUS
         shown = {receipt.id: receipt.as_dict() for receipt in self.receipts()}
         if told.keys() != shown.keys() or any(
-            about[key] != shown[request][key] for request, about in told.items() for key in _TOLD
+            about.get(key) != shown[request][key] for request, about in told.items() for key in _TOLD
         ):
             return "the requests of the record are not those of its events"
         if tainted != self.tainted or (seed_origin or origin) != origin:
             return "the record's events tell another story of its seeds"
-        return self._trace_problem()
+        return None
 
     def _trace_problem(self) -> str | None:
+        ended = {event.body.get("request", ""): event.sequence for event in self.chain.events()}
+        traced = {request for (request,) in self.database.rows("SELECT request FROM erased")}
         for identifier, state, model, mac in self.database.rows(
             "SELECT id, state, model_digest, model_mac FROM requests"
         ):
-            if model is not None and self.mac("model", model.encode()) != mac:
+            if model is not None and mac is not None and self.mac("model", model.encode()) != mac:
                 return f"the model digest of request {identifier} was altered"
-            gone = self.database.rows("SELECT count(*) FROM erased WHERE request = ?", (identifier,))[0][0]
-            if state != Stage.ACCEPTED and not gone:
+            if state not in _LEAVES_NO_TRACE and identifier not in traced and ended[identifier] > self.forgotten_at:
                 return f"request {identifier} has lost its pseudonym"
         return None
 
-    # Seals: what the files were when they were last closed
+    @property
+    def forgotten_at(self) -> int:
+        """Where in the chain the record last forgot itself; 0 if it never did."""
+        return max((event.sequence for event in self.chain.events() if event.kind == _FORGOTTEN), default=0)
 
-    def seals(self) -> dict[str, str]:
-        """The digest of each file at rest; nothing while somebody works on the run, or after a crash."""
-        return dict(self.database.rows("SELECT file, digest FROM seals"))
-
-    def seal(self, digests: Mapping[str, str]) -> None:
+    def forget_itself(self) -> None:
+        """Destroy the key, and whatever was made with it: nobody can link an id to a request any more."""
+        if self.waiting() or self.pending():
+            raise InvalidInput("a request waits", hint="meet it with `fedforget run-pending`, or cancel it, first")
         with self.database.transaction():
-            self.database.run_many("INSERT INTO seals VALUES (?, ?)", digests.items())
-            self.database.run("INSERT INTO seals VALUES (?, ?)", (OWN_SEAL, self.content_digest()))
-
-    def break_seals(self) -> None:
-        with self.database.transaction():
-            self.database.run("DELETE FROM seals")
-
-    def content_digest(self) -> str:
-        """Of every row of the record, its own seal aside."""
-        hasher = hashlib.blake2b(digest_size=32, person=b"fedforget/record")
-        for (table,) in self.database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
-            for row in self.database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (our own table names)
-                if not (table == "seals" and row[0] == OWN_SEAL):
-                    hasher.update(repr((table, row)).encode())
-        return hasher.hexdigest()
-
-    # Metrics
-
-    def measured(self, round_: int, correct: int, count: int) -> None:
-        with self.database.transaction():
-            self.database.run(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (round_, SERVER_TEST_SET, correct, count)
-            )
-
-    def accuracy(self, round_: int) -> float | None:
-        rows = self.database.rows(
-            "SELECT correct, count FROM metrics WHERE round = ? AND client = ?", (round_, SERVER_TEST_SET)
-        )
-        return rows[0][0] / rows[0][1] if rows and rows[0][1] else None
-
-    def accuracies(self) -> dict[int, float]:
-        """Every round that was measured on the server's test set."""
-        rows = self.database.rows(
-            "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
-        )
-        return {round_: correct / count for round_, correct, count in rows if count}
-
-
-def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
-    """Equality in law needs seeds nobody chose and requests that looked at nothing; path by path it always holds."""
-    if new_seed:
-        return GUARANTEE_LAW
-    clean = seed_origin == "system" and not tainted and basis == Basis.EXOGENOUS
-    return GUARANTEE_LAW if clean else GUARANTEE_PATH
-
-
-def _told(body: str) -> dict[str, Any]:
-    """What an event says; nothing if it was altered beyond reading, which the chain then shows."""
-    try:
-        told = json.loads(body)
-    except ValueError:
-        return {}
-    return told if isinstance(told, dict) else {}
-
-
-def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:
-    message = json.dumps([previous.hex(), sequence, time, kind, body]).encode()
-    return hashlib.blake2b(message, digest_size=32, person=b"fedforget/event").digest()
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="milliseconds")
+            self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(32),))
+            self.database.run("DELETE FROM erased")
+            self.database.run("DELETE FROM keys")
+            self.database.run("UPDATE requests SET model_mac = NULL")
+            self.chain.append(_FORGOTTEN, {})

@@ -5,6 +5,8 @@ server.db   function: seed, roster with commitments, rounds, digests of kept sta
 clients.db  function: each client's seed, sample ids with content digests
 models/     function: one safetensors file per kept round, named by digest
 record.db   record: requests, receipts, events, metrics
+inbox/      requests that were handed in while somebody was at work
+receipt-key.pem, receipt-key.pub.pem   what receipts are signed and verified with
 lock        held by the process at work
 """
 
@@ -15,25 +17,35 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, StorageFailed, UnfinishedRequest
-from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
+from fedforget.store.inbox import Inbox
 from fedforget.store.lock import RunLock
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
-from fedforget.store.record import OWN_SEAL, Record
+from fedforget.store.record import Record
+from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
-from fedforget.store.validation import validate_clients, validate_record, validate_server
+from fedforget.store.validation import (
+    require_schema,
+    validate_clients,
+    validate_record,
+    validate_seeds,
+    validate_server,
+)
 from fedforget.store.write_behind import WriteBehind
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
-_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME}
+RECORD_FORMAT: Mapping[str, Any] = {"version": record.VERSION, "migrations": record.MIGRATIONS}
+_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, *receipt_key.NAMES}
 
 
 @dataclass(slots=True)
@@ -45,6 +57,7 @@ class OpenRun:
     server: ServerStore
     clients: ClientStore
     record: Record
+    inbox: Inbox
 
     def databases(self) -> tuple[Database, Database, Database]:
         return self.server.database, self.clients.database, self.record.database
@@ -81,7 +94,8 @@ def create(path: Path, birth: Birth) -> None:
     """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
     with storage_errors(path):
         path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the seeds
-    _refuse_foreign(path)
+    with storage_errors(path):
+        _refuse_foreign(path)
     with RunLock(path):
         if is_run(path):
             return
@@ -91,7 +105,7 @@ def create(path: Path, birth: Birth) -> None:
             (path / MODELS).mkdir()
         server = Database(path / SERVER, server_store.SCHEMA, create=True)
         clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
-        trail = Database(path / RECORD, record.SCHEMA, create=True)
+        trail = Database(path / RECORD, record.SCHEMA, version=record.VERSION, create=True)
         ServerStore.create(
             server,
             ModelFiles(path / MODELS),
@@ -107,7 +121,7 @@ def create(path: Path, birth: Birth) -> None:
         Record(trail).create(birth.seed_origin)
         server.close_canonical()
         clients.close_canonical()
-        Record(trail).seal({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})
+        Record(trail).seals.set({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})
         trail.close_canonical()
         with storage_errors(path):
             sync_directory(path.absolute().parent)
@@ -128,7 +142,7 @@ def _working(path: Path) -> Iterator[OpenRun]:
     behind, clean = WriteBehind(), False
     try:
         run.record.database.begin_writing()
-        run.record.break_seals()  # before any other byte changes
+        run.record.seals.break_all()  # before any other byte changes
         run.server.database.begin_writing()
         run.clients.database.begin_writing()
         _clean(run)
@@ -148,16 +162,21 @@ def _working(path: Path) -> Iterator[OpenRun]:
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, settled: bool = True) -> Iterator[OpenRun]:
-    """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished."""
+def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iterator[OpenRun]:
+    """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished.
+
+    ``trusting``: whoever looks checks the seeds himself, and wants to say what is wrong with them; who looks at a run
+    that is not settled relies on nothing.
+    """
+    trusting = trusting or not settled
     PlanFile.read(path)  # says so if there is no run
     with RunLock(path) if settled else contextlib.nullcontext():
-        run = _open(path)
-        if settled and not run.record.seals():
+        run = _open(path, trusting=trusting)
+        if settled and not run.record.seals.all():
             _close(run)
-            with _working(path):
+            with contextlib.suppress(*((RunDamaged,) if trusting else ())), _working(path):
                 pass  # takes away what a crash left
-            run = _open(path)
+            run = _open(path, trusting=trusting)
         try:
             if settled and run.record.pending():
                 raise UnfinishedRequest(
@@ -174,43 +193,56 @@ def _close(run: OpenRun) -> None:
         database.close()
 
 
-def _open(path: Path) -> OpenRun:
+def _open(path: Path, *, trusting: bool = False) -> OpenRun:
     file = PlanFile.read(path)
     with contextlib.ExitStack() as opened:
 
-        def opened_database(name: str) -> Database:
-            database = Database(path / name)
+        def opened_database(name: str, **kind: Any) -> Database:
+            database = Database(path / name, **kind)
             opened.callback(database.close)
             return database
 
-        trail = Record(opened_database(RECORD))
-        _check_seals(path, trail)
+        trail = Record(opened_database(RECORD, **RECORD_FORMAT))
+        require_schema(trail.database, record.SCHEMA)
+        with storage_errors(path):
+            _check_seals(path, trail)
         server_database, clients_database = opened_database(SERVER), opened_database(CLIENTS)
-        if not trail.seals():
+        if not trail.seals.all():
+            require_schema(server_database, server_store.SCHEMA)
+            require_schema(clients_database, client_store.SCHEMA)
             validate_record(trail.database)
             validate_server(server_database, file.plan.rounds)
             validate_clients(clients_database)
+            if not trusting and not trail.pending():  # else new seeds may be half way in
+                validate_seeds(server_database, clients_database, file.server_commitment)
         server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
         clients = ClientStore(clients_database)
-        if server.plan_digest != digest((path / plan_file.NAME).read_bytes()) and not trail.pending():
+        with storage_errors(path / plan_file.NAME):
+            plan_digest = digest((path / plan_file.NAME).read_bytes())
+        if server.plan_digest != plan_digest and not trail.pending():
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
                 hint="restore it from a backup; a plan is never changed",
             )
         opened.pop_all()
-    return OpenRun(path, file, server, clients, trail)
+    return OpenRun(path, file, server, clients, trail, Inbox(path))
 
 
 def _check_seals(path: Path, trail: Record) -> None:
     """What was closed properly must be found as it was left."""
-    seals = trail.seals()
-    for name, sealed in seals.items():
+    seals = trail.seals.all()
+    if seals and seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
+        raise RunDamaged(
+            f"{path / RECORD} is damaged: its seals are not those of a run",
+            hint="restore it from a backup; see `fedforget doctor`",
+        )
+    for name, sealed in sorted(seals.items(), key=lambda each: each[0] != OWN_SEAL):  # the record vouches for the rest
         if name == OWN_SEAL:
-            intact, which = trail.content_digest() == sealed, path / RECORD
+            intact, which = trail.seals.content_digest() == sealed, path / RECORD
         else:
             which = path / name
             intact = which.is_file() and digest(which.read_bytes()) == sealed
-        if not intact and trail.seals() == seals:  # else somebody began to work meanwhile
+        if not intact and trail.seals.all() == seals:  # else somebody began to work meanwhile
             raise RunDamaged(
                 f"{which} is damaged: it is not what it was when the run was last closed",
                 hint="restore it from a backup; see `fedforget doctor`",
@@ -227,6 +259,7 @@ def _clean(run: OpenRun) -> None:
     with storage_errors(run.path):
         for leftover in run.path.glob("*" + TEMPORARY):
             leftover.unlink()
+    run.inbox.clean()
     run.server.models.keep_only(run.server.kept().values())
     run.clients.rewind(run.server.stored_rounds_done() * run.file.plan.local_steps)
 
@@ -236,7 +269,8 @@ def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
     for database in run.databases():  # the record comes last, with the seals of the others
         try:
             if seal and database is run.record.database and failure is None:
-                run.record.seal({name: digest((run.path / name).read_bytes()) for name in (SERVER, CLIENTS)})
+                with storage_errors(run.path):
+                    run.record.seals.set({name: digest((run.path / name).read_bytes()) for name in (SERVER, CLIENTS)})
             database.close_canonical()
         except (StorageFailed, RunDamaged) as error:
             database.close()
@@ -266,7 +300,7 @@ def _refuse_used(path: Path) -> None:
         (RECORD, "SELECT count(*) FROM requests"),
     ):
         with contextlib.suppress(FedForgetError):
-            database = Database(path / name)
+            database = Database(path / name, **(RECORD_FORMAT if name == RECORD else {}))
             try:
                 used += database.rows(sql)[0][0]
             finally:

@@ -142,6 +142,12 @@ class ServerStore:
         self.models.keep_only(self.kept().values())
         self._reload()
 
+    def join(self, commitments: Mapping[Id, bytes]) -> None:
+        """New clients. Idempotent."""
+        with self.database.transaction():
+            self.database.run_many("INSERT OR IGNORE INTO roster VALUES (?, ?, NULL)", commitments.items())
+        self._reload()
+
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes], plan_digest: str) -> None:
         """New seeds for everybody: back to the initial model. Idempotent."""
         with self.database.transaction():
@@ -160,7 +166,4 @@ class ServerStore:
         self.database.run("UPDATE server SET value = ? WHERE key = ?", (value, key))
 
     def _unlink_unless_referenced(self, names: Sequence[str]) -> None:
-        referenced = set(self.kept().values())
-        for name in names:
-            if name not in referenced:
-                self.models.path(name).unlink(missing_ok=True)
+        self.models.drop(set(names) - set(self.kept().values()))

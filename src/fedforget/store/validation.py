@@ -5,17 +5,43 @@ Types and shapes only: whether they are the right ones is for ``verify`` to say.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import sqlite3
 from collections.abc import Iterable
 from typing import Any
 
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.seeds import Seed
 from fedforget.errors import InvalidId, RunDamaged
 from fedforget.store.database import Database
-from fedforget.store.record import Stage
+from fedforget.store.requests import Stage
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+_COLUMNS = (
+    'SELECT t.name, c.name, c.type, c."notnull", c.pk FROM sqlite_schema t, pragma_table_info(t.name) c '
+    "WHERE t.type = 'table' ORDER BY t.name, c.cid"
+)
+
+
+def require_schema(database: Database, schema: str) -> None:
+    """No seal covers the names of columns, and most commands need only some of them."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as expected:
+        expected.executescript(schema)
+        sound = database.rows(_COLUMNS) == expected.execute(_COLUMNS).fetchall()
+    _require(database, sound, "one of its tables or columns")
+
+
+def validate_seeds(server: Database, clients: Database, committed: bytes) -> None:
+    """Everybody's seed must be the one that was committed to: with another, every draw would be another."""
+    values = dict(server.rows("SELECT key, value FROM server"))
+    _require(server, Seed(values["seed"], values["nonce"]).commitment == committed, "the seed")
+    commitments = dict(server.rows("SELECT client, commitment FROM roster"))
+    for client, seed, nonce in clients.rows("SELECT client, seed, nonce FROM clients"):
+        _require(clients, Seed(seed, nonce).commitment == commitments.get(client), f"the seed of client {client!r}")
 
 
 def validate_server(database: Database, rounds: int) -> None:

@@ -7,7 +7,7 @@ the optimiser starts afresh, dropout comes from addressed streams, and one threa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
-from fedforget.errors import FedForgetError, NonFiniteLoss, TrainingFailed
+from fedforget.errors import NonFiniteLoss, TrainingFailed
+from fedforget.training.dense import dense_network
 from fedforget.training.shelves import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, float_type, load_weights, weights_of
@@ -40,73 +41,99 @@ class TorchLearner:
         self._module = module
         self._settings = settings
         self._loss = loss or nn.functional.cross_entropy
-        self._parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        self._parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
         self._trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
+        self._dense = dense_network(module) if loss is None else None
         self._shelves = Shelves(data, float_type(module))
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
         """Lay the clients' samples out in memory that processes forked from this one share."""
         self._shelves = SharedShelves(self._data, float_type(self._module), sizes, example)
 
+    def halfway_like(self, model: Weights) -> Weights | None:
+        """The model and the velocities; unstored buffers cannot be handed over."""
+        if len(self._pristine):
+            return None
+        moving = self._parameters if self._settings.momentum else []
+        return _handed_over(model, [parameter.detach() for parameter in moving])
+
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
         load_weights(self._module, work.model)
+        start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
+        velocities: list[Tensor] = []
+        if work.halfway is not None:
+            model, velocities = _taken_over(work.halfway)
+            load_weights(self._module, model)
         self._pristine.restore()
         self._module.train()
-        try:
-            self._run_steps(work)
-        except FedForgetError:
-            raise
-        except Exception as error:
-            raise TrainingFailed(
-                f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
-                hint="correct the model or the data and give the same command again",
-            ) from error
+        self._run_steps(work, start, velocities)
         weights = weights_of(self._module)
+        if work.unfinished:
+            return _handed_over(weights, velocities)
         if not all(np.isfinite(weights[name]).all() for name in self._trained):
             raise self._not_finite(work, len(work.batches) - 1)
         return weights
 
-    def _run_steps(self, work: LocalRound) -> None:
-        start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
-        velocities: list[Tensor] = []
-        for index, (batch, stream) in enumerate(zip(work.batches, work.streams, strict=True)):
-            if self._has_batch_norm and len(batch) == 1:
+    @torch.no_grad()
+    def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> None:
+        for index, ((x, y), stream) in enumerate(zip(self._shelves.batches(work), work.streams, strict=True)):
+            if self._has_batch_norm and len(x) == 1:
                 raise TrainingFailed(
-                    f"BatchNorm on a batch of one (client {work.client}, round {work.round}, step {index + 1})",
+                    f"BatchNorm on a batch of one ({_where(work, index)})",
                     hint="use a larger batch size, give every client two samples, or use GroupNorm",
                 )
-            start_stream(stream)
-            x, y = self._shelves.batch(work, index)
-            loss = self._loss(self._module(x), y)
+            loss, gradients = self._loss_and_gradients(x, y, stream)
             if not math.isfinite(loss.item()):
                 raise self._not_finite(work, index)
-            gradients = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-            with torch.no_grad():
-                self._step(gradients, start, velocities)
+            self._step(gradients, start, velocities)
 
-    def _step(self, gradients: tuple[Tensor | None, ...], start: list[Tensor], velocities: list[Tensor]) -> None:
+    def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Tensor | None]]:
+        if self._dense is not None and self._dense.fits(x, y):
+            return self._dense.loss_and_gradients(x, y)
+        start_stream(stream)
+        with torch.enable_grad():
+            loss = self._loss(self._module(x), y)
+        return loss, torch.autograd.grad(loss, self._parameters, allow_unused=True)
+
+    def _step(self, found: Sequence[Tensor | None], start: list[Tensor], velocities: list[Tensor]) -> None:
         """θ ← θ - η·v with v ← momentum·v + g + weight_decay·θ + prox·(θ - θ_start)."""
-        chosen, first = self._settings, not velocities
-        for place, (parameter, found) in enumerate(zip(self._parameters, gradients, strict=True)):
-            gradient = torch.zeros_like(parameter) if found is None else found
-            if chosen.weight_decay:
-                gradient = gradient.add(parameter, alpha=chosen.weight_decay)
-            if chosen.prox:
-                gradient = gradient.add(parameter - start[place], alpha=chosen.prox)
-            if chosen.momentum:
-                if first:
-                    velocities.append(gradient.clone())
-                else:
-                    velocities[place].mul_(chosen.momentum).add_(gradient)
-                gradient = velocities[place]
-            parameter.add_(gradient, alpha=-chosen.lr)
+        chosen, parameters = self._settings, self._parameters
+        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        if chosen.weight_decay:
+            gradients = list(torch._foreach_add(gradients, parameters, alpha=chosen.weight_decay))
+        if chosen.prox:
+            away = torch._foreach_sub(parameters, start)
+            gradients = list(torch._foreach_add(gradients, away, alpha=chosen.prox))
+        if chosen.momentum:
+            if velocities:
+                torch._foreach_mul_(velocities, chosen.momentum)
+                torch._foreach_add_(velocities, gradients)
+            else:
+                velocities += [gradient.clone() for gradient in gradients]
+            gradients = velocities
+        torch._foreach_add_(parameters, gradients, alpha=-chosen.lr)
 
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
-            f"the loss became NaN or infinite at client {work.client}, round {work.round}, step {index + 1}",
+            f"the loss became NaN or infinite at {_where(work, index)}",
             hint="the round was not committed; look at its samples, forget it, or lower the learning rate in a new run",
         )
+
+
+def _where(work: LocalRound, index: int) -> str:
+    return f"client {work.client}, round {work.round}, step {work.done + index + 1}"
+
+
+def _handed_over(model: Weights, velocities: Sequence[Tensor]) -> Weights:
+    moving = {f"velocity/{place}": velocity.numpy() for place, velocity in enumerate(velocities)}
+    return {**{f"model/{name}": weights for name, weights in model.items()}, **moving}
+
+
+def _taken_over(halfway: Weights) -> tuple[Weights, list[Tensor]]:
+    model = {key.removeprefix("model/"): weights for key, weights in halfway.items() if key.startswith("model/")}
+    moving = [torch.from_numpy(values.copy()) for key, values in halfway.items() if key.startswith("velocity/")]
+    return model, moving

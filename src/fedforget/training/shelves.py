@@ -8,7 +8,7 @@ stacked batch by batch. An erased sample is on no shelf, and is never read again
 from __future__ import annotations
 
 import mmap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -33,13 +33,16 @@ class Shelves:
         self._single: dict[tuple[Id, Id], Pair] = {}
         self._filled: dict[Id, tuple[tuple[Id, ...], Pair | None]] = {}  # a client's samples, and their rows
 
-    def batch(self, work: LocalRound, step: int) -> Pair:
-        """The samples of one step of a local round, stacked."""
-        shelf = self._shelf(work) if work.rows else None
-        if shelf is None:
-            return self._stack(work.client, [self._sample(work.client, sample) for sample in work.batches[step]])
-        rows = torch.from_numpy(work.rows[step])
-        return shelf[0].index_select(0, rows), shelf[1].index_select(0, rows)
+    def batches(self, work: LocalRound) -> Iterator[Pair]:
+        """The samples of each step of a local round, stacked."""
+        shelf = self._shelf(work) if work.rows is not None else None
+        if shelf is None or work.rows is None:
+            for batch in work.batches:
+                yield self._stack(work.client, [self._sample(work.client, sample) for sample in batch])
+            return
+        xs, ys = shelf
+        for rows in torch.from_numpy(work.rows):
+            yield xs.index_select(0, rows), ys.index_select(0, rows)
 
     def _shelf(self, work: LocalRound) -> Pair | None:
         present, shelf = self._filled.get(work.client, (None, None))

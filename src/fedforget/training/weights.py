@@ -59,6 +59,9 @@ class PristineBuffers:
             name: buffer.detach().clone() for name, buffer in sorted(module.named_buffers()) if name not in stored
         }
 
+    def __len__(self) -> int:
+        return len(self._values)
+
     def restore(self) -> None:
         for name, value in self._values.items():
             owner, _, attribute = name.rpartition(".")

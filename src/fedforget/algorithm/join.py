@@ -1,0 +1,37 @@
+"""Joining: samples and clients that come later, as if they had been there from the beginning.
+
+Forgetting read backwards. On the larger set a draw changes only if it holds a newcomer, so the state is rewound to
+before the first draw that would have held one, and learnt again from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from fedforget.algorithm.draws import draw_clients_with_replacement
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.learn import Server
+from fedforget.algorithm.ports import JoinQuery
+
+
+def first_change(server: Server, joining: Mapping[Id, Sequence[Id]]) -> int | None:
+    """The first step whose draw would have held one of these samples, or an unknown client; None if none would.
+
+    Every slot of every round is drawn again on the larger roster, up to the first that holds a new client; which of a
+    client's batches would change only the client can say.
+    """
+    memory, plan = server.memory, server.plan
+    new = {client for client in joining if client not in memory.roster}
+    larger = IdSet((*memory.roster, *new), what="client") if new else memory.roster
+    took_part: dict[Id, list[int]] = {client: [] for client in joining if client not in new}
+    steps: list[int] = []
+    for round_ in range(1, memory.rounds_done + 1):
+        slots = set(draw_clients_with_replacement(server.priorities, larger, round_, plan.clients_per_round))
+        for client in slots & took_part.keys():
+            took_part[client].append(round_)
+        if slots & new:
+            steps.append(plan.step_of(round_, 0))
+            break
+    queries = [JoinQuery(client, tuple(joining[client]), tuple(rounds)) for client, rounds in took_part.items()]
+    replies = server.federation.what_would_join(queries)
+    return min((*steps, *(reply.first_step for reply in replies if reply.first_step is not None)), default=None)

@@ -1,0 +1,81 @@
+"""``receipt show`` and ``receipt verify``: signed receipts that stand on their own."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedforget.cli.app import app
+from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
+from fedforget.cli.output import JsonOption, emit, pairs, progress
+from fedforget.errors import InvalidInput, ReceiptRefused
+
+receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
+app.add_typer(receipt, name="receipt")
+
+
+@receipt.command()
+def show(
+    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    request: Annotated[str, typer.Argument(help="The id of a request.")],
+    public: Annotated[
+        bool, typer.Option("--public", help="Without whether anything was recomputed: for the person who asked.")
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,
+    as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
+) -> None:
+    """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
+    from fedforget.evidence.receipts import issue  # noqa: PLC0415
+    from fedforget.store import run_directory  # noqa: PLC0415
+    from fedforget.store.files import write_durably  # noqa: PLC0415
+
+    with run_directory.reading(run) as opened:
+        envelope = issue(opened, request, public=public)
+    if out is None:
+        emit(envelope, as_json=True, text=str)
+        return
+    if out.resolve().is_relative_to(run.resolve()):
+        raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
+    write_durably(out, json.dumps(envelope, indent=2).encode() + b"\n")
+
+
+@receipt.command()
+def verify(
+    file: Annotated[Path, typer.Argument(help="The receipt.")],
+    key: Annotated[Path, typer.Option(help="The public key it was signed with (RUN/receipt-key.pub.pem).")],
+    run: Annotated[Path | None, typer.Option(help="Also compare with this run, and replay.")] = None,
+    sample_rounds: Annotated[
+        int | None,
+        typer.Option(help="Replay so many random ones of the recomputed rounds.", show_default="all of them"),
+    ] = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Check a receipt offline; with the run, also against its record, and by replaying the rounds it is about."""
+    from fedforget.evidence.receipts import check  # noqa: PLC0415
+    from fedforget.store.receipt_key import read_public_key  # noqa: PLC0415
+
+    if sample_rounds is not None and (sample_rounds < 0 or run is None):
+        raise InvalidInput("--sample-rounds is how many rounds of --run to replay", hint="give both, from 0")
+    found = check(file, read_public_key(key))
+    if run is not None:
+        from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+
+        opened = open_run(run, **workforce(federation, workers, worker_timeout))
+        with progress("replaying", None) as advance:
+            opened.check_receipt(found, sample_rounds=sample_rounds, on_round=advance)
+    facts = found.as_dict()
+    about = found.statement["predicate"]["request"]
+    shown = {
+        "request": about.get("id"),
+        "state": about.get("state"),
+        **{name: facts[name] for name in ("signature_ok", "run_ok", "rounds_replayed", "bitwise_equal")},
+    }
+    emit(facts, as_json, lambda: pairs(shown))
+    if not found.ok:
+        raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")

@@ -1,0 +1,247 @@
+"""Commands about requests: forget, defer, meet, cancel; and add, which is forgetting read backwards."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.theory import ForgettingCost
+from fedforget.cli.app import app
+from fedforget.cli.options import EvalEvery, Federation, Workers, WorkerTimeout, workforce
+from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
+from fedforget.data.request_file import read_requests
+from fedforget.errors import InvalidInput, InvalidRequests
+from fedforget.store.policy import BATCH, Policy
+from fedforget.store.requests import Basis, Receipt, Stage
+
+log = logging.getLogger("fedforget")
+
+RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
+
+
+@app.command()
+def forget(
+    run: Annotated[Path, typer.Argument(help="The run that shall forget.")],
+    client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
+    sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
+    batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
+    basis: Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")] = "unknown",
+    new_seed: Annotated[
+        bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
+    ] = False,
+    defer: Annotated[
+        bool, typer.Option("--defer", help="Only take the requests in; `run-pending` meets all that wait at once.")
+    ] = False,
+    deadline: Annotated[
+        str | None, typer.Option(help="Until when: a day or a time.", show_default="one month from now")
+    ] = None,
+    idempotency_key: Annotated[
+        str | None, typer.Option(help="Your own name for this request: the same key again is the same request.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
+    eval_every: EvalEvery = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
+    requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    if basis not in list(Basis):
+        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+    if dry_run:
+        _dry_run(run, requests, new_seed, as_json)
+        return
+    opened = open_run(run, **workforce(federation, workers, worker_timeout))
+    with progress("forgetting", opened.status().rounds_done) as advance:
+        receipts = opened.forget(
+            requests, basis=basis, new_seed=new_seed, defer=defer, deadline=deadline, idempotency_key=idempotency_key,
+            on_round=advance, eval_every=eval_every,
+        )  # fmt: skip
+    met = [receipt for receipt in receipts if not receipt.is_open]
+    log.info("forgot %d requests, took in %d more, on %s", len(met), len(receipts) - len(met), run)
+    _show(run, receipts, opened.status().model_digest, as_json)
+
+
+def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: bool) -> None:
+    waiting = [receipt for receipt in receipts if receipt.is_open]
+
+    def text() -> str:
+        if waiting:
+            header = ("request", "level", "client", "sample", "state", "deadline")
+            rows = [(r.id, r.level, r.client, r.sample, r.state, (r.deadline or "")[:10]) for r in receipts]
+            how = (
+                "the process at work on the run will take them up"
+                if any(r.state == Stage.RECEIVED for r in waiting)
+                else f"meet them with `fedforget run-pending {run}`"
+            )
+            return f"{table(header, rows)}\n\nnothing is forgotten yet: {how}"
+        told = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
+        return f"{told}model digest  {digest or 'withdrawn: no client is left'}"
+
+    emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, as_json, text)
+
+
+_HEADER = ("request", "level", "client", "sample", "first changed step", "recomputed steps", "state", "guarantee")
+
+
+def _row(r: Receipt) -> tuple[object, ...]:
+    return r.id, r.level, r.client, r.sample, r.first_changed_step, r.recomputed_steps, r.state, r.guarantee
+
+
+def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
+    if (client is None) == (batch is None) or (sample is not None and client is None):
+        raise InvalidInput("say what to forget, once", hint="give --client, --client and --sample, or --batch")
+    if batch is None and client is not None:
+        return [Request(client, sample)]
+    return _from_file(batch) if batch is not None else []
+
+
+def _from_file(path: Path) -> list[Request]:
+    requests = read_requests(path)
+    if not requests:
+        raise InvalidRequests(f"{path} has no requests", hint="give at least one line")
+    return list(dict.fromkeys(requests))
+
+
+def _dry_run(run: Path, requests: list[Request], new_seed: bool, as_json: bool) -> None:
+    from fedforget.store import run_directory  # noqa: PLC0415
+    from fedforget.targets import preview  # noqa: PLC0415
+
+    with run_directory.reading(run, settled=False) as opened:
+        cost = preview(opened, requests)
+        steps = opened.server.rounds_done * opened.file.plan.local_steps
+    if new_seed:  # everything is trained again, whatever the draws are
+        cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
+    facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
+    emit(
+        facts,
+        as_json,
+        lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
+    )
+
+
+@app.command("run-pending")
+def run_pending(
+    run: RunPath,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Also before the window of the policy `batch` ends.")
+    ] = False,
+    eval_every: EvalEvery = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Meet the requests that wait, all by one rewind; under the policy `batch` only once it is time for them."""
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    opened = open_run(run, **workforce(federation, workers, worker_timeout))
+    with progress("forgetting", opened.status().rounds_done) as advance:
+        receipts = opened.run_pending(everything=everything, on_round=advance, eval_every=eval_every)
+    status = opened.status()
+    facts: dict[str, Any] = {
+        "receipts": [receipt.as_dict() for receipt in receipts],
+        "recomputed_steps": receipts[0].recomputed_steps if receipts else 0,
+        "steps_one_by_one": sum(receipt.steps_alone or 0 for receipt in receipts),
+        "waiting": len(status.open_requests),
+        "model_digest": status.model_digest,
+    }
+    facts["steps_saved"] = facts["steps_one_by_one"] - facts["recomputed_steps"]
+
+    def text() -> str:
+        if not receipts:
+            left = len(status.open_requests)
+            return f"{left} wait, and it is not yet time for them (--all meets them now)" if left else "nothing waits"
+        saved = f"{facts['recomputed_steps']} steps recomputed; one by one: {facts['steps_one_by_one']}"
+        return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
+
+    emit(facts, as_json, text)
+
+
+@app.command()
+def cancel(
+    run: RunPath,
+    request: Annotated[str, typer.Argument(help="The id of a request that waits.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Take back a request that nobody has begun with."""
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    receipt = open_run(run).cancel(request)
+    emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
+
+
+@app.command()
+def policy(
+    run: RunPath,
+    name: Annotated[str | None, typer.Argument(help="immediate, or batch.", show_default="only show it")] = None,
+    window: Annotated[float | None, typer.Option(help="Days to collect requests for, with batch.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """When requests are met: each at once, or collected in a window and met together."""
+    from fedforget.builtin import open_run  # noqa: PLC0415
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    if name is not None:
+        open_run(run).set_policy(Policy(name, timedelta(days=window or 0)))
+    elif window is not None:
+        raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
+    with run_directory.reading(run, settled=False) as opened:
+        chosen = opened.record.policy
+    days = chosen.window / timedelta(days=1)
+    facts = {"policy": chosen.name, "window_days": days}
+    emit(facts, as_json, lambda: f"{chosen.name}, window of {days:g} days" if chosen.collects else chosen.name)
+
+
+@app.command()
+def add(
+    run: RunPath,
+    file: Annotated[Path, typer.Option("--from", help="What to bring in: lines like those of --batch.")],
+    returning: Annotated[bool, typer.Option("--returning", help="Also what was erased before.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
+    ] = None,
+    eval_every: EvalEvery = None,
+    federation: Federation = None,
+    workers: Workers = None,
+    worker_timeout: WorkerTimeout = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Bring in samples and clients of the dataset, exactly: as if they had been there from the beginning."""
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    targets = _from_file(file)
+    opened = open_run(run, all_data=True, **workforce(federation, workers, worker_timeout))
+    with progress("learning", opened.status().rounds_done) as advance:
+        status = opened.add(targets, returning=returning, seed=seed, on_round=advance, eval_every=eval_every)
+    facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
+    emit(facts, as_json, lambda: pairs(facts))
+
+
+@app.command("forget-record")
+def forget_record(
+    run: RunPath,
+    yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Destroy the key of the record: nobody can find out afterwards which request was about whom."""
+    from fedforget.builtin import open_run  # noqa: PLC0415
+
+    if not yes:
+        raise InvalidInput(
+            "asking again for what is gone will no longer find its receipt, and there is no way back",
+            hint="add --yes if that is what you want",
+        )
+    open_run(run).forget_record()
+    say("the record's key is destroyed")
+    emit({"record_forgotten": True}, as_json, lambda: "the record has forgotten whom its requests were about")

@@ -1,0 +1,247 @@
+"""Receipts that stand on their own: a signed in-toto statement of what became of a request, and how it is checked.
+
+Offline, a receipt proves what the run's key said. With the run, every claim is compared with what the run holds, and
+the rounds that were recomputed can be replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedforget.errors import InvalidInput, ReceiptRefused
+from fedforget.evidence.envelope import Envelope, seal, unseal
+from fedforget.store.chain import Event
+from fedforget.store.commitments import commitments_digest
+from fedforget.store.receipt_key import signing_key
+from fedforget.store.requests import Stage
+from fedforget.store.run_directory import OpenRun
+from fedforget.store.state_digest import state_digest
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:fedforget:receipt:1"
+_DAY = len("2027-01-31")
+_SPELT = {
+    "commitments": "set of commitments to seeds",
+    "state_mac": "state",
+    "state_mac_before": "state before",
+    "version": "version of the code",
+    "first_changed_step": "first changed step",
+    "recomputed_steps": "number of recomputed steps",
+    "recomputed_rounds": "number of recomputed rounds",
+}
+
+
+def issue(run: OpenRun, identifier: str, *, public: bool = False) -> Envelope:
+    """The signed receipt of a request that has come to an end.
+
+    The public form leaves out whether anything was recomputed, and with it what would tell: the steps, the exact times,
+    the digest of the state before.
+    """
+    return seal(_statement(run, identifier, public), signing_key(run.path))
+
+
+def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
+    record = run.record
+    receipt = record.receipt(identifier)
+    if receipt.is_open:
+        raise InvalidInput(
+            f"request {identifier} is {receipt.state}: it has no receipt yet",
+            hint=f"meet it with `fedforget run-pending {run.path}`",
+        )
+    events = _events(run, receipt.id)
+    last = events[receipt.state]
+    times = {stage: time[:_DAY] if public else time for stage, time in receipt.times.items()}
+    if public:
+        times = {stage: times[stage] for stage in (Stage.RECEIVED, receipt.state)}
+    predicate: dict[str, Any] = {
+        "request": {
+            "id": receipt.id,
+            "pseudonym": record.pseudonym_of(receipt.id),
+            "level": receipt.level,
+            "basis": receipt.basis,
+            "state": receipt.state,
+            "times": times,
+            "reason": receipt.reason,
+        },
+        "chain": {"sequence": last.sequence, "head": last.hash.hex()},
+        "form": "public" if public else "full",
+    }
+    subject: list[dict[str, Any]] = []
+    if receipt.state == Stage.PURGED:
+        done = events[Stage.COMPLETED].body
+        digest = record.state_digest_of(receipt.id)
+        subject = [{"name": "state", "digest": {"blake2b-256": digest}}] if digest else []
+        predicate |= {
+            "plan": done.get("plan"),
+            "commitments": done.get("commitments"),
+            "state_mac": done.get("state_mac"),
+            "superseded": digest is None,
+            "guarantee": receipt.guarantee,
+            "seeds_tainted": done.get("tainted"),
+            "version": done.get("version"),
+        }
+        if not public:
+            predicate |= _recomputation(run, receipt.id, events)
+    return {"_type": STATEMENT, "subject": subject, "predicateType": PREDICATE, "predicate": predicate}
+
+
+def _recomputation(run: OpenRun, identifier: str, events: dict[str, Event]) -> dict[str, Any]:
+    receipt, local_steps = run.record.receipt(identifier), run.file.plan.local_steps
+    return {
+        "state_mac_before": events["begun"].body.get("before") if "begun" in events else None,
+        "first_changed_step": receipt.first_changed_step,
+        "recomputed_steps": receipt.recomputed_steps,
+        "recomputed_rounds": (receipt.recomputed_steps or 0) // local_steps,
+        "model": receipt.model_digest,
+    }
+
+
+def _events(run: OpenRun, identifier: str) -> dict[str, Event]:
+    return {event.kind: event for event in run.record.chain.events() if event.body.get("request") == identifier}
+
+
+@dataclass(slots=True)
+class ReceiptCheck:
+    """What was checked, and what was wrong."""
+
+    signature_ok: bool = False
+    run_ok: bool | None = None  # None: no run was given
+    rounds_replayed: int = 0
+    bitwise_equal: bool | None = None  # None: nothing was replayed
+    statement: dict[str, Any] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return self.signature_ok and self.run_ok is not False and self.bitwise_equal is not False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"ok": self.ok, **asdict(self)}
+
+
+def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
+    """Offline: whether this key signed this receipt, whole and unaltered."""
+    try:
+        envelope = json.loads(file.read_bytes())
+    except OSError as error:
+        raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
+    except ValueError as error:
+        raise ReceiptRefused(
+            f"{file} is no signed receipt: not JSON", hint="`fedforget receipt show RUN ID` writes one"
+        ) from error
+    statement = unseal(envelope, key)
+    _check_shape(file, statement)
+    return ReceiptCheck(signature_ok=True, statement=statement)
+
+
+def compare(found: ReceiptCheck, run: OpenRun) -> None:
+    """Whether the run tells the same story, and holds what the receipt says it held."""
+    problem = run.record.chain_problem(run.server.seed_origin)
+    found.problems += [problem] if problem is not None else _differences(found.statement, run)
+    found.run_ok = not found.problems
+
+
+def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
+    predicate = statement["predicate"]
+    request, chain = predicate["request"], predicate.get("chain") or {}
+    identifier = request.get("id")
+    if identifier not in {receipt.id for receipt in run.record.receipts()}:
+        return [f"the run has no request {identifier}: this is another run, or its record was cut off before it"]
+    receipt, events = run.record.receipt(identifier), _events(run, identifier)
+    problems = []
+    end = next((event for event in run.record.chain.events() if event.sequence == chain.get("sequence")), None)
+    if end is None or end.hash.hex() != chain.get("head"):
+        problems.append("the head of the event chain is not in the run's record: the record was replaced or cut off")
+    elif end.body.get("request") != identifier or end.kind != receipt.state:
+        problems.append("the head of the event chain is not where this request ended: an older one was put in")
+    problems += [
+        f"the run's record has another {name} for this request"
+        for name in ("level", "basis", "state", "reason")
+        if request.get(name) != getattr(receipt, name)
+    ]
+    times = request.get("times") or {}
+    if any(not time or not receipt.times.get(stage, "").startswith(time) for stage, time in times.items()):
+        problems.append("the run's record has other times for this request")
+    pseudonym, forgotten = run.record.pseudonym_of(identifier), run.record.forgotten_at > events[receipt.state].sequence
+    if request.get("pseudonym") != pseudonym and not (forgotten and pseudonym is None):
+        problems.append("the pseudonym is not that of this request")
+    if receipt.state == Stage.PURGED:
+        problems += _differences_of_states(statement, run, events)
+    return problems
+
+
+def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict[str, Event]) -> list[str]:
+    predicate, record = statement["predicate"], run.record
+    done, receipt = events[Stage.COMPLETED].body, record.receipt(predicate["request"]["id"])
+    ours = {
+        **{name: done.get(name) for name in ("plan", "commitments", "state_mac", "version")},
+        "guarantee": receipt.guarantee,
+        "seeds_tainted": done.get("tainted"),
+        **(_recomputation(run, receipt.id, events) if predicate["form"] == "full" else {}),
+    }
+    ours.pop("model", None)  # told only as long as it stands
+    problems = [
+        f"the run's record has another {_SPELT.get(name, name)} for this request"
+        for name, value in ours.items()
+        if predicate.get(name) != value
+    ]
+    digest, model = _digest_in(statement), predicate.get("model")
+    later = {event.kind for event in record.chain.events() if event.sequence > events[Stage.COMPLETED].sequence}
+    if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else nobody can tell any more
+        if digest is not None and record.mac("state", digest.encode()).hex() != done.get("state_mac"):
+            problems.append("the state digest is not that of the state after this request")
+        if model is not None and record.mac("model", str(model).encode()).hex() != done.get("model_mac"):
+            problems.append("the model is not the one that stood after this request")
+    if not later & {"reseeded", "added", Stage.REMOVED}:  # what stood then stands now
+        if run.file.digest != predicate.get("plan"):
+            problems.append("the run has another plan now")
+        if commitments_digest(run) != predicate.get("commitments"):
+            problems.append("the run is committed to other seeds now: a seed was swapped")
+        if digest is not None and "trained" not in later and state_digest(run) != digest:
+            problems.append("the run's state is not the one that this receipt ends in")
+    return problems
+
+
+def _digest_in(statement: dict[str, Any]) -> str | None:
+    """The digest of the state, if the receipt still names it."""
+    subject = statement.get("subject")
+    if not subject:
+        return None
+    return str(subject[0]["digest"]["blake2b-256"])
+
+
+def _check_shape(file: Path, statement: dict[str, Any]) -> None:
+    predicate, subject = statement.get("predicate"), statement.get("subject")
+    if statement.get("_type") != STATEMENT or statement.get("predicateType") != PREDICATE:
+        raise ReceiptRefused(f"{file} is signed, but is no receipt of a request", hint="give a receipt")
+    sound = (
+        isinstance(predicate, dict)
+        and isinstance(predicate.get("request"), dict)
+        and predicate.get("form") in ("full", "public")
+        and isinstance(subject, list)
+        and (not subject or _is_state(subject))
+        and predicate.get("superseded", not subject) == (not subject)
+    )
+    if not sound:
+        raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
+
+
+def _is_state(subject: list[Any]) -> bool:
+    one = subject[0] if len(subject) == 1 and isinstance(subject[0], dict) else {}
+    digest = one.get("digest")
+    return one.get("name") == "state" and isinstance(digest, dict) and isinstance(digest.get("blake2b-256"), str)
+
+
+def recomputed_rounds(run: OpenRun, identifier: str) -> range:
+    """Which of the run's rounds were learnt again for a request; rounds count from 1."""
+    receipt, plan = run.record.receipt(identifier), run.file.plan
+    if not receipt.recomputed_steps:
+        return range(0)
+    model_round = run.record.round_of(identifier)
+    rounds = receipt.recomputed_steps // plan.local_steps
+    return range(model_round - rounds + 1, min(model_round, run.server.rounds_done) + 1)

@@ -1,0 +1,84 @@
+"""The events of a run in an append-only chain: each hash covers the event and the hash before it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from fedforget.store.database import Database
+
+SCHEMA = """
+CREATE TABLE events (
+    sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
+);
+"""
+_BEGINNING = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened."""
+
+    sequence: int
+    time: str
+    kind: str
+    body: Mapping[str, Any]
+    hash: bytes
+
+
+class EventChain:
+    """The table ``events``. Append inside a transaction."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def append(self, kind: str, body: Mapping[str, Any]) -> None:
+        rows = self._database.rows("SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1")
+        sequence, previous = (rows[0][0] + 1, rows[0][1]) if rows else (1, _BEGINNING)
+        time, text = now(), json.dumps(body, sort_keys=True)
+        self._database.run(
+            "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
+            (sequence, time, kind, text, _link(previous, sequence, time, kind, text)),
+        )
+
+    def length(self) -> int:
+        return int(self._database.rows("SELECT count(*) FROM events")[0][0])
+
+    def events(self) -> list[Event]:
+        rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
+        return [Event(sequence, time, kind, _told(body), link) for sequence, time, kind, body, link in rows]
+
+    def problem(self) -> str | None:
+        """Why the events don't chain; None if they do.
+
+        A tail that was cut off whole leaves no trace here: a receipt held elsewhere shows it.
+        """
+        previous = _BEGINNING
+        rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
+        for expected, (sequence, time, kind, body, link) in enumerate(rows, start=1):
+            if sequence != expected or link != _link(previous, sequence, time, kind, body):
+                return f"event {expected} of the record was altered, added or removed"
+            previous = link
+        return None if rows else "the record has no events"
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
+
+
+def _told(body: str) -> dict[str, Any]:
+    """What an event says; nothing if it was altered beyond reading, which the chain then shows."""
+    try:
+        told = json.loads(body)
+    except ValueError:
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:
+    message = json.dumps([previous.hex(), sequence, time, kind, body]).encode()
+    return hashlib.blake2b(message, digest_size=32, person=b"fedforget/event").digest()

@@ -1,0 +1,16 @@
+"""One digest for what the server and every client of a run are committed to."""
+
+from __future__ import annotations
+
+import hashlib
+
+from fedforget.algorithm.ids import id_block
+from fedforget.store.run_directory import OpenRun
+
+
+def commitments_digest(run: OpenRun) -> str:
+    hasher = hashlib.blake2b(run.server.seed.commitment, digest_size=32, person=b"fedforget/commit")
+    answers = run.clients.commitments()
+    for client in run.server.roster:
+        hasher.update(id_block(client) + answers.get(client, b""))
+    return hasher.hexdigest()

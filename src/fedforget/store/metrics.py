@@ -1,0 +1,44 @@
+"""Measurements: derived from models, so rewound with them, and dropped for clients that leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedforget.algorithm.ids import Id
+from fedforget.store.database import Database
+
+SCHEMA = """
+CREATE TABLE metrics (
+    round INTEGER NOT NULL, client NOT NULL, correct INTEGER NOT NULL, count INTEGER NOT NULL,
+    PRIMARY KEY (round, client)
+) WITHOUT ROWID;
+"""
+SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
+
+
+class Metrics:
+    """The table ``metrics``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def measured(self, round_: int, correct: int, count: int) -> None:
+        with self._database.transaction():
+            self._database.run(
+                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (round_, SERVER_TEST_SET, correct, count)
+            )
+
+    def accuracy(self, round_: int) -> float | None:
+        return self.accuracies().get(round_)
+
+    def accuracies(self) -> dict[int, float]:
+        """Every round that was measured on the server's test set."""
+        rows = self._database.rows(
+            "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
+        )
+        return {round_: correct / count for round_, correct, count in rows if count}
+
+    def rewind(self, rounds_left: int, leaving: Iterable[Id]) -> None:
+        """Call inside a transaction."""
+        self._database.run_many("DELETE FROM metrics WHERE client = ?", ((client,) for client in leaving))
+        self._database.run("DELETE FROM metrics WHERE round > ?", (rounds_left,))

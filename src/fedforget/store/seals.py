@@ -1,0 +1,39 @@
+"""Seals: what the files of a run were when they were last closed. None while somebody works, or after a crash."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+
+from fedforget.store.database import Database
+
+SCHEMA = "CREATE TABLE seals (file TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;"
+OWN_SEAL = "record"
+
+
+class Seals:
+    """The table ``seals``, of the other databases and of the one it is in."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def all(self) -> dict[str, str]:
+        return dict(self._database.rows("SELECT file, digest FROM seals"))
+
+    def set(self, digests: Mapping[str, str]) -> None:
+        with self._database.transaction():
+            self._database.run_many("INSERT INTO seals VALUES (?, ?)", digests.items())
+            self._database.run("INSERT INTO seals VALUES (?, ?)", (OWN_SEAL, self.content_digest()))
+
+    def break_all(self) -> None:
+        with self._database.transaction():
+            self._database.run("DELETE FROM seals")
+
+    def content_digest(self) -> str:
+        """Of every row of the database, its own seal aside."""
+        hasher = hashlib.blake2b(digest_size=32, person=b"fedforget/record")
+        for (table,) in self._database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
+            for row in self._database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (our own table names)
+                if not (table == "seals" and row[0] == OWN_SEAL):
+                    hasher.update(repr((table, row)).encode())
+        return hasher.hexdigest()

@@ -1,0 +1,534 @@
+"""Damage: whatever byte of whatever file is flipped or lost, it is noticed and named, and nothing wrong is served."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import typer
+
+from fedforget import Plan, ServerOptimizer
+from fedforget.builtin import open_run
+from fedforget.errors import RunBusy
+from fedforget.repair import rebuild
+from fedforget.store import run_directory
+from fedforget.store.files import digest
+from fedforget.store.lock import RunLock
+from tests.cli.commandline import (
+    WORLD,
+    Result,
+    call,
+    copy,
+    everything_of,
+    function_of,
+    good,
+    good_json,
+    refused,
+)
+from tests.helpers import scratch
+from tests.requests import world
+from tests.tally import tally
+
+pytestmark = pytest.mark.slow  # a minute of it in all
+
+ROUNDS = 3
+GONE, NEXT = 3, 0  # the client that was forgotten, and the one that will be: first drawn in the last round
+FILES = ("plan.toml", "server.db", "clients.db", "record.db", "receipt-key.pem", "receipt-key.pub.pem")
+MODELS = tuple(f"model of round {round_}" for round_ in range(ROUNDS + 1))
+START = MODELS[ROUNDS - 1]  # where forgetting NEXT begins
+INLINE = ("--federation", "inline")
+DOCUMENTED = range(1, 14)
+REGIONS = 12
+CUTS = ("cut to 0", "cut to 1", "cut to half", "cut by 1")
+EVERY_BIT, ONE_BIT = 0xFF, 0x01
+
+
+@dataclass(frozen=True)
+class Truth:
+    """A run, and what its commands say and make while it is whole."""
+
+    run: Path
+    request: str
+    models: dict[int, str]
+    answers: dict[str, Any]
+    exported: bytes
+    forgot: dict[str, bytes]
+
+    def place_of(self, what: str) -> str:
+        """Of a file in the run; models are called by their rounds."""
+        return what if what in FILES else f"models/{self.models[int(what.rpartition(' ')[2])]}.safetensors"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def commands_made_once() -> Iterator[None]:
+    """Making the program takes longer than most commands."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+        yield
+
+
+@pytest.fixture(scope="module")
+def truth() -> Iterator[Truth]:
+    with scratch() as directory:
+        run = directory / "run"
+        good("train", *WORLD, *INLINE, "--rounds", str(ROUNDS), "--out", run)
+        good("forget", run, *INLINE, "--client", str(GONE))
+        (receipt,) = good_json("status", run)["receipts"]
+        open_run(run).signed_receipt(receipt["id"])
+        exported = directory / "model.safetensors"
+        commands = looking(run, receipt["id"], exported)
+        answers = {name: answer(good(*command, "--json")) for name, command in commands.items()}
+        answers["train"] = answer(good("train", copy(run, directory / "trained"), *INLINE, "--json"))
+        good("forget", copy(run, directory / "forgot"), *INLINE, "--client", str(NEXT))
+        with run_directory.reading(run) as parts:
+            models = parts.server.kept()
+            assert parts.server.first_round(NEXT) == ROUNDS
+        yield Truth(run, receipt["id"], models, answers, exported.read_bytes(), function_of(directory / "forgot"))
+
+
+@pytest.fixture
+def run(truth: Truth, scratch_path: Path) -> Path:
+    return copy(truth.run, scratch_path / "run")
+
+
+def looking(run: Path, request: str, exported: Path) -> dict[str, tuple[str | Path, ...]]:
+    """Every command that serves something and changes nothing."""
+    return {
+        "status": ("status", run),
+        "clients": ("clients", run),
+        "samples": ("clients", run, "--client", "2"),
+        "state": ("state", run),
+        "export": ("export", run, exported),
+        "receipt": ("receipt", "show", run, request),
+        "verify": ("verify", run, *INLINE),
+    }
+
+
+def answer(result: Result) -> dict[str, Any]:
+    """Without the places, which differ from copy to copy."""
+    return {key: value for key, value in result.json.items() if key not in ("run", "file")}
+
+
+# Every region of every file
+
+
+def flips(data: bytes, regions: int = REGIONS) -> list[str]:
+    """One in each region of a file, and as many spread over the bytes that are not zero: databases are half empty."""
+    everywhere, filled = np.arange(len(data)), np.flatnonzero(np.frombuffer(data, np.uint8))
+    places = {
+        int(part[place]) for part in (everywhere, filled) for place in np.linspace(0, len(part) - 1, regions, dtype=int)
+    }
+    return [f"flipped at {place}" for place in sorted(places)]
+
+
+def damage(path: Path, how: str, mask: int = EVERY_BIT) -> None:
+    data = path.read_bytes()
+    if how.startswith("flipped at"):
+        place = int(how.rpartition(" ")[2])
+        path.write_bytes(data[:place] + bytes([data[place] ^ mask]) + data[place + 1 :])
+    else:
+        length = dict(zip(CUTS, (0, 1, len(data) // 2, len(data) - 1), strict=True))[how]
+        path.write_bytes(data[:length])
+
+
+def mistakes(truth: Truth, what: str, hows: list[str], mask: int) -> list[str]:
+    """What commands say and do wrong about a file, over all ways to damage it."""
+    found = []
+    for how in hows:
+        with scratch() as directory:
+            run = copy(truth.run, directory / "run")
+            damage(run / truth.place_of(what), how, mask)
+            wrong = [f"{what} {how}: {mistake}" for mistake in mistakes_about(truth, run, what)]
+        found += wrong
+        if not wrong:
+            tally(f"damages of {'a model' if what.startswith('model') else what}, noticed or harmless")
+    return found
+
+
+def mistakes_about(truth: Truth, run: Path, what: str) -> Iterator[str]:
+    damaged, before = truth.place_of(what), everything_of(run)
+    yield from _of_doctor(truth, run, damaged)
+    exported = run.parent / "model.safetensors"
+    for name, command in looking(run, truth.request, exported).items():
+        yield from _of_answer(truth, name, call(*command, "--json"), damaged)
+    if exported.exists() and exported.read_bytes() != truth.exported:
+        yield "export: a wrong model"
+    after = everything_of(run)
+    healed = damaged == "receipt-key.pub.pem" and after == everything_of(truth.run)  # it derives from the other half
+    if after != before and not healed:
+        yield "looking has changed the run"
+    yield from _of_answer(truth, "train", call("train", run, *INLINE, "--json"), damaged)
+    result = call("forget", run, *INLINE, "--client", str(NEXT), "--json")
+    if result.code:
+        yield from _of_answer(truth, "forget", result, damaged)
+        if everything_of(run) != before and what != START:  # which is needed after the request is accepted
+            yield "forget: changed the run and failed"
+    elif differences(function_of(run), truth.forgot) - {damaged}:
+        yield "forget: the run is not what the whole one becomes"
+
+
+def _of_doctor(truth: Truth, run: Path, damaged: str) -> Iterator[str]:
+    result = call("doctor", run, "--json")
+    if result.code == 1:
+        if Path(damaged).name not in result.error["message"]:
+            yield f"doctor: doesn't name it: {result.error['message']}"
+    elif result.code != 0 or damaged != "record.db" or contents_of(run / damaged) != contents_of(truth.run / damaged):
+        yield f"doctor: exit {result.code}"
+
+
+def _of_answer(truth: Truth, name: str, result: Result, damaged: str) -> Iterator[str]:
+    if result.code == 0:
+        if answer(result) != truth.answers[name]:
+            yield f"{name}: another answer"
+        return
+    message = result.error["message"]
+    if result.code not in DOCUMENTED:
+        yield f"{name}: exit {result.code}: {message}"
+    elif Path(damaged).name not in message:
+        yield f"{name}: exit {result.code} doesn't name the file: {message}"
+    if result.out and name != "verify":
+        yield f"{name}: says something, and fails"
+
+
+def contents_of(database: Path) -> list[str]:
+    with contextlib.closing(sqlite3.connect(database)) as connection:
+        return list(connection.iterdump())
+
+
+def differences(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
+    return {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+
+
+@pytest.mark.parametrize("what", [*FILES, MODELS[0], START, MODELS[-1]])
+def test_damage_is_noticed_and_named(truth: Truth, what: str) -> None:
+    hows = flips((truth.run / truth.place_of(what)).read_bytes(), 3)
+    assert mistakes(truth, what, [*hows[:3], "cut to 0", "cut to half"], EVERY_BIT) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("what", "mask"),
+    [(what, mask) for what in (*FILES, *MODELS) for mask in (EVERY_BIT, ONE_BIT)],
+)
+def test_damage_anywhere_is_noticed_and_named(truth: Truth, what: str, mask: int) -> None:
+    hows = flips((truth.run / truth.place_of(what)).read_bytes())
+    assert mistakes(truth, what, [*hows, *CUTS] if mask == EVERY_BIT else hows, mask) == []
+
+
+def test_a_database_says_nothing_when_it_is_gone(truth: Truth, run: Path) -> None:
+    """Lost is not empty."""
+    for what in ("server.db", "clients.db", "record.db", "plan.toml"):
+        kept = (run / what).read_bytes()
+        (run / what).unlink()
+        assert list(mistakes_about(truth, run, what)) == []
+        assert not (run / what).exists()
+        (run / what).write_bytes(kept)
+
+
+# Damage that is hard to tell
+
+
+def test_another_dataset_in_the_plan(truth: Truth, run: Path) -> None:
+    plan = run / "plan.toml"
+    plan.write_bytes(plan.read_bytes().replace(b'"digits"', b'"dights"'))
+    assert list(mistakes_about(truth, run, "plan.toml")) == []
+
+
+def test_a_schema_that_is_no_text(truth: Truth, run: Path) -> None:
+    place = (run / "record.db").read_bytes().index(b"WITHOUT ROWID") + len(b"WITHOUT ROWI")
+    damage(run / "record.db", f"flipped at {place}")
+    assert list(mistakes_about(truth, run, "record.db")) == []
+
+
+def test_a_renamed_column_is_noticed_before_anything_is_done(truth: Truth, run: Path) -> None:
+    place = (run / "record.db").read_bytes().index(b"state_digest TEXT")
+    damage(run / "record.db", f"flipped at {place}", ONE_BIT)
+    assert list(mistakes_about(truth, run, "record.db")) == []
+
+
+@pytest.mark.parametrize(
+    "sealed",
+    ["clients.db", "server.db"],
+)
+def test_a_damaged_seal_is_damage_of_the_record(truth: Truth, run: Path, sealed: str) -> None:
+    place = (run / "record.db").read_bytes().index(digest((run / sealed).read_bytes()).encode())
+    damage(run / "record.db", f"flipped at {place}", ONE_BIT)
+    assert list(mistakes_about(truth, run, "record.db")) == []
+
+
+def test_another_key_does_not_sign(truth: Truth, run: Path) -> None:
+    exchange_key(run)
+    assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
+
+
+def test_a_key_of_an_unknown_kind(truth: Truth, run: Path) -> None:
+    place = (run / "receipt-key.pem").read_bytes().index(b"K2VwBCIEI")  # in the name of its kind
+    damage(run / "receipt-key.pem", f"flipped at {place}", ONE_BIT)
+    assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
+
+
+def test_a_lost_key_is_not_made_again(truth: Truth, run: Path) -> None:
+    (run / "receipt-key.pem").unlink()
+    assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
+
+
+def test_a_request_in_the_inbox_stays_the_request_it_was(run: Path) -> None:
+    with RunLock(run):
+        good("forget", run, "--client", "0", "--defer")
+    (left,) = (run / "inbox").iterdir()
+    left.write_bytes(left.read_bytes().replace(b"[[0, null]]", b"[[1, null]]"))
+    assert call("run-pending", run, "--all", *INLINE).code == 6
+
+
+def test_a_torn_request_in_the_inbox_is_named(run: Path) -> None:
+    with RunLock(run):
+        good("forget", run, "--client", "0", "--defer")
+    (left,) = (run / "inbox").iterdir()
+    assert not bad_checks(run)
+    damage(left, "cut by 1")
+    for command in (("train", run), ("run-pending", run, "--all"), ("forget", run, "--client", "2")):
+        assert str(left) in refused(6, "run-damaged", *command, *INLINE)["message"]
+    assert str(left) in bad_checks(run)[f"inbox/{left.name}"]["detail"]
+
+
+def exchange_key(run: Path) -> None:
+    """One letter of the secret: still a key, but another one."""
+    key = run / "receipt-key.pem"
+    lines = key.read_bytes().splitlines(keepends=True)
+    lines[1] = lines[1][:40] + (b"f" if lines[1][40:41] != b"f" else b"g") + lines[1][41:]
+    key.write_bytes(b"".join(lines))
+
+
+# The doctor
+
+
+def bad_checks(run: Path, *options: str) -> dict[str, dict[str, Any]]:
+    result = call("doctor", run, *options, "--json")
+    assert result.code == (not result.json["ok"])
+    return {check["name"]: check for check in result.json["checks"] if not check["ok"]}
+
+
+@pytest.mark.parametrize(
+    ("what", "lost"),
+    [
+        ("plan.toml", "what was decided"),
+        ("server.db", "the server's seed and the roster"),
+        ("clients.db", "the clients' seeds and id lists"),
+        ("record.db", "the trail"),
+        ("receipt-key.pem", "still verify with the public key"),
+        (MODELS[0], "the initial model"),
+    ],
+)
+def test_the_doctor_says_what_cannot_be_rebuilt(truth: Truth, run: Path, what: str, lost: str) -> None:
+    (run / truth.place_of(what)).unlink()
+    before = everything_of(run)
+    check = bad_checks(run, "--rebuild")[what]
+    assert truth.place_of(what) in check["detail"]
+    assert check["rebuildable"] is False
+    assert "backup" in check["remedy"]
+    assert "cannot be rebuilt" in check["remedy"]
+    assert lost in check["remedy"]
+    assert everything_of(run) == before
+
+
+def test_the_doctor_says_what_can_be_rebuilt(truth: Truth, run: Path) -> None:
+    for what in (MODELS[2], "receipt-key.pub.pem"):
+        (run / truth.place_of(what)).unlink()
+    bad = bad_checks(run)
+    assert set(bad) == {MODELS[2], "receipt-key.pub.pem"}
+    assert all(check["rebuildable"] and "--rebuild" in check["remedy"] for check in bad.values())
+    plain = call("doctor", run)
+    for told in (plain.out, plain.err):
+        assert "from round 1" in told
+        assert MODELS[2] in told
+
+
+def test_the_doctor_looks_at_everything(truth: Truth, run: Path) -> None:
+    """Each damaged file is named, whatever else is damaged."""
+    (run / "inbox").mkdir()
+    (run / "inbox" / "r-1.json").write_text("{")
+    for what in (*FILES, *MODELS):
+        damage(run / truth.place_of(what), "cut to half")
+    before = everything_of(run)
+    bad = bad_checks(run)
+    assert set(bad) == {*FILES, *(truth.place_of(model) for model in MODELS), "inbox/r-1.json"}
+    assert not any(check["rebuildable"] for check in bad.values())
+    assert "hand the request in again" in bad["inbox/r-1.json"]["remedy"]
+    assert everything_of(run) == before
+
+
+def test_the_doctor_sees_a_renamed_column(run: Path) -> None:
+    place = (run / "record.db").read_bytes().index(b"state_digest TEXT")
+    damage(run / "record.db", f"flipped at {place}", ONE_BIT)
+    assert str(run / "record.db") in bad_checks(run)["record.db"]["detail"]
+
+
+@pytest.mark.parametrize(
+    ("file", "sql"),
+    [
+        ("clients.db", "SELECT seed FROM clients WHERE client = 2"),
+        ("server.db", "SELECT commitment FROM roster WHERE client = 2"),
+        ("server.db", "SELECT value FROM server WHERE key = 'seed'"),
+    ],
+)
+def test_the_doctor_sees_a_flipped_seed_also_after_a_crash(run: Path, file: str, sql: str) -> None:
+    """When there are no seals."""
+    change(run / "record.db", "DELETE FROM seals")
+    with contextlib.closing(sqlite3.connect(run / file)) as database:
+        ((value,),) = database.execute(sql)
+    damage(run / file, f"flipped at {(run / file).read_bytes().index(value)}", ONE_BIT)
+    check = bad_checks(run)["seeds"]
+    assert str(run / file) in check["detail"]
+    assert check["rebuildable"] is False
+    assert "cannot be rebuilt" in check["remedy"]
+
+
+def change(database: Path, sql: str) -> None:
+    with contextlib.closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute(sql)
+
+
+@pytest.mark.parametrize("what", ["server.db", "clients.db", "record.db", "plan.toml"])
+def test_a_model_cannot_be_rebuilt_from_a_damaged_run(truth: Truth, run: Path, what: str) -> None:
+    damage(run / what, "cut to half")
+    damage(run / truth.place_of(MODELS[2]), "cut to half")
+    before = everything_of(run)
+    (model,) = (check for name, check in bad_checks(run, "--rebuild").items() if name.startswith("model"))
+    assert model["rebuildable"] is False
+    assert "restore the other files first" in model["remedy"]
+    assert everything_of(run) == before
+
+
+def test_the_doctor_sees_who_may_read_the_key(run: Path) -> None:
+    key = run / "receipt-key.pem"
+    key.chmod(0o644)
+    (check,) = bad_checks(run).values()
+    assert str(key) in check["detail"]
+    assert "chmod 600" in check["remedy"]
+
+
+def test_the_doctor_sees_keys_that_do_not_belong_together(run: Path) -> None:
+    """Neither half says which of them is right, so neither is replaced."""
+    exchange_key(run)
+    before = everything_of(run)
+    (check,) = bad_checks(run, "--rebuild").values()
+    assert "receipt-key.pub.pem is not the public half of receipt-key.pem" in check["detail"]
+    assert check["rebuildable"] is False
+    assert everything_of(run) == before
+
+
+def test_the_doctor_finds_no_run(tmp_path: Path) -> None:
+    for place in (tmp_path, tmp_path / "nothing"):
+        assert "holds no run" in bad_checks(place)["run"]["detail"]
+    assert list(tmp_path.iterdir()) == []
+
+
+# Rebuilding
+
+
+@pytest.mark.parametrize("lost", [(1,), (ROUNDS,), (1, 2), (1, 2, ROUNDS)], ids=str)
+@pytest.mark.parametrize("how", ["deleted", "cut to half", "flipped at 5000"])
+def test_models_are_rebuilt_byte_for_byte(truth: Truth, run: Path, lost: tuple[int, ...], how: str) -> None:
+    for round_ in lost:
+        path = run / truth.place_of(MODELS[round_])
+        path.unlink() if how == "deleted" else damage(path, how)
+    told = good_json("doctor", run, "--rebuild", *INLINE)
+    assert told["ok"] is True
+    assert (told["rebuilt"], told["not_rebuilt"]) == ([f"the model of round {round_}" for round_ in lost], [])
+    assert everything_of(run) == everything_of(truth.run)
+
+
+def test_worker_processes_rebuild_the_same(truth: Truth, run: Path) -> None:
+    for model in MODELS[1:]:
+        (run / truth.place_of(model)).unlink()
+    assert f"rebuilt: the {MODELS[1]}" in good("doctor", run, "--rebuild", "--workers", "2").out
+    assert everything_of(run) == everything_of(truth.run)
+
+
+def test_the_public_key_is_derived_again(truth: Truth, run: Path) -> None:
+    damage(run / "receipt-key.pub.pem", "cut to half")
+    assert good_json("doctor", run, "--rebuild")["rebuilt"] == ["the public half of receipt-key.pem"]
+    assert everything_of(run) == everything_of(truth.run)
+
+
+def test_nothing_to_rebuild(truth: Truth, run: Path) -> None:
+    told = good_json("doctor", run, "--rebuild")
+    assert (told["rebuilt"], told["not_rebuilt"]) == ([], [])
+    assert everything_of(run) == everything_of(truth.run)
+    refused(3, "invalid-input", "doctor", "--rebuild")
+
+
+def test_what_follows_a_lost_initial_model(truth: Truth, run: Path) -> None:
+    """Round 1 has nothing to start from any more; round 3 has."""
+    for round_ in (0, 1, ROUNDS):
+        (run / truth.place_of(MODELS[round_])).unlink()
+    result = call("doctor", run, "--rebuild", *INLINE, "--json")
+    assert result.code == 1
+    assert result.json["rebuilt"] == [f"the model of round {ROUNDS}"]
+    assert len(result.json["not_rebuilt"]) == 2
+    assert set(bad_checks(run)) == {MODELS[0], MODELS[1]}
+    lost = {truth.place_of(MODELS[0]), truth.place_of(MODELS[1])}
+    assert differences(everything_of(run), everything_of(truth.run)) == lost
+
+
+def test_a_replay_that_gives_another_model_is_not_written(run: Path) -> None:
+    change(run / "server.db", f"UPDATE rounds SET model = '{'ab' * 32}' WHERE round = 2")
+    change(run / "record.db", "DELETE FROM seals")
+    before = everything_of(run)
+    result = call("doctor", run, "--rebuild", *INLINE, "--json")
+    assert result.code == 1
+    assert result.json["rebuilt"] == []
+    (told,) = result.json["not_rebuilt"]
+    assert "round 2 is not rebuilt: replaying from round 1 gives another one" in told
+    assert everything_of(run) == before
+
+
+def test_nobody_rebuilds_while_somebody_works(truth: Truth, run: Path) -> None:
+    (run / truth.place_of(MODELS[1])).unlink()
+    opened = open_run(run)
+    with RunLock(run):
+        assert set(bad_checks(run, "--rebuild")) == {"lock"}
+        with pytest.raises(RunBusy):
+            rebuild(opened)
+    assert not (run / truth.place_of(MODELS[1])).exists()
+
+
+def test_a_request_that_met_a_lost_model_is_finished_after_rebuilding(truth: Truth, run: Path) -> None:
+    path = run / truth.place_of(START)
+    damage(path, "cut to half")
+    assert path.name in refused_once(6, "forget", run, *INLINE, "--client", str(NEXT))
+    told = call("doctor", run, "--rebuild", *INLINE, "--json")
+    assert told.json["rebuilt"] == [f"the {START}"]
+    if told.code:  # only that the request is still to be finished
+        assert set(bad_checks(run)) == {"requests"}
+    good("forget", run, *INLINE, "--client", str(NEXT))
+    assert function_of(run) == truth.forgot
+
+
+def refused_once(code: int, *arguments: str | Path) -> str:
+    result = call(*arguments, "--json")
+    assert result.code == code, result
+    return result.error["message"]
+
+
+@pytest.mark.parametrize("keep", ["every", "ends", 2])
+def test_in_python_with_own_data_and_a_server_that_remembers(tmp_path: Path, keep: str | int) -> None:
+    plan = Plan(3, 3, 2, 6, server=ServerOptimizer("fedadam", lr=0.01), keep=keep)
+    opened = world.opened(tmp_path / "run", plan)
+    opened.train()
+    opened.forget(client=2)
+    before = everything_of(tmp_path / "run")
+    with run_directory.reading(tmp_path / "run") as parts:
+        models = parts.server.kept()
+        for round_ in list(models)[1:]:
+            parts.server.models.path(models[round_]).unlink()
+    found = rebuild(opened)
+    assert (len(found.rebuilt), found.not_rebuilt) == (len(models) - 1, [])
+    assert everything_of(tmp_path / "run") == before

@@ -1,0 +1,90 @@
+"""The commands about requests and receipts, as a person or a script calls them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.commandline import PLAN, copy, function_of, good, good_json, refused, requests_file
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("requests") / "run"
+    good("train", *PLAN, "--out", run)
+    return run
+
+
+@pytest.fixture
+def run(trained: Path, tmp_path: Path) -> Path:
+    return copy(trained, tmp_path / "run")
+
+
+def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
+    (first,) = good_json("forget", run, "--client", "1", "--defer", "--deadline", "2999-01-31")["receipts"]
+    (second,) = good_json("forget", run, "--client", "2", "--defer", "--idempotency-key", "a")["receipts"]
+    assert (first["state"], first["batch_id"], first["guarantee"]) == ("accepted", None, None)
+    assert first["deadline"].startswith("2999-01-31")
+    assert "nothing is forgotten yet" in good("forget", run, "--client", "1", "--defer").out
+    shown = good_json("status", run)["open_requests"]
+    assert {(each["id"], each["state"]) for each in shown} == {(first["id"], "accepted"), (second["id"], "accepted")}
+    assert all(each["days_left"] > 27 for each in shown)
+    assert "days left" in good("status", run).out
+    assert good_json("cancel", run, second["id"])["receipt"]["state"] == "cancelled"
+    assert "too late" in refused(3, "invalid-input", "cancel", run, second["id"])["message"]
+    met = good_json("run-pending", run)
+    assert [receipt["id"] for receipt in met["receipts"]] == [first["id"]]
+    assert met["steps_saved"] == met["steps_one_by_one"] - met["recomputed_steps"] >= 0
+    assert "nothing waits" in good("run-pending", run).out
+    without = requests_file(tmp_path / "without.jsonl", [(1, None)])
+    good("train", *PLAN, "--without", without, "--out", tmp_path / "never")
+    assert function_of(run) == function_of(tmp_path / "never")
+
+
+def test_adding_back(run: Path, trained: Path, tmp_path: Path) -> None:
+    targets = requests_file(tmp_path / "targets.jsonl", [(1, None)])
+    good("forget", run, "--client", "1")
+    assert "was erased" in refused(3, "invalid-input", "add", run, "--from", targets)["message"]
+    good("add", run, "--from", targets, "--returning", "--seed", "7")
+    assert function_of(run) == function_of(trained)
+    nobody = requests_file(tmp_path / "nobody.jsonl", [(77, None)])
+    assert "have no client 77" in refused(3, "unknown-target", "add", run, "--from", nobody)["message"]
+
+
+def test_policies(run: Path) -> None:
+    assert good_json("policy", run)["policy"] == "immediate"
+    assert good_json("policy", run, "batch", "--window", "7") == {"policy": "batch", "window_days": 7.0}
+    assert good_json("forget", run, "--client", "1")["receipts"][0]["state"] == "accepted"
+    assert "not yet time" in good("run-pending", run).out
+    assert good_json("run-pending", run, "--all")["receipts"][0]["state"] == "purged"
+    for wrong in (("batch",), ("immediate", "--window", "2"), ("sometimes",)):
+        refused(3, "invalid-input", "policy", run, *wrong)
+
+
+def test_receipts(run: Path, tmp_path: Path) -> None:
+    (receipt,) = good_json("forget", run, "--client", "3")["receipts"]
+    file, key = tmp_path / "receipt.json", run / "receipt-key.pub.pem"
+    for form in ((), ("--public",)):
+        good("receipt", "show", run, receipt["id"], "--out", file, *form)
+        assert json.loads(good("receipt", "show", run, receipt["id"], *form).out)["payload"]
+        assert good_json("receipt", "verify", file, "--key", key)["signature_ok"]
+        found = good_json("receipt", "verify", file, "--key", key, "--run", run, "--sample-rounds", "1")
+        assert (found["ok"], found["run_ok"]) == (True, True)
+    envelope = json.loads(file.read_text())
+    envelope["payload"] = envelope["payload"][:-8] + "AAAAAAA="
+    file.write_text(json.dumps(envelope))
+    assert "does not verify" in refused(13, "receipt-refused", "receipt", "verify", file, "--key", key)["message"]
+    inside = refused(3, "invalid-input", "receipt", "show", run, receipt["id"], "--out", run / "r.json")
+    assert "inside the run" in inside["message"]
+    refused(3, "unknown-target", "receipt", "show", run, "r-nobody")
+
+
+def test_forgetting_the_record_needs_a_yes(run: Path) -> None:
+    (receipt,) = good_json("forget", run, "--client", "3")["receipts"]
+    refused(3, "invalid-input", "forget-record", run)
+    assert good_json("forget", run, "--client", "3")["receipts"][0]["id"] == receipt["id"]
+    assert good_json("forget-record", run, "--yes") == {"record_forgotten": True}
+    refused(3, "unknown-target", "forget", run, "--client", "3")
+    assert good_json("verify", run)["ok"]

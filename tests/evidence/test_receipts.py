@@ -1,0 +1,255 @@
+"""Signed receipts: an altered field, a wrong key, a swapped seed, another plan, an old chain: refused, and why."""
+
+from __future__ import annotations
+
+import base64
+import copy
+import json
+import shutil
+import sqlite3
+import stat
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedforget import Request, Run
+from fedforget.algorithm.seeds import Seed
+from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged
+from fedforget.evidence.envelope import seal, unseal
+from fedforget.evidence.receipts import ReceiptCheck, check
+from fedforget.store import run_directory
+from fedforget.store.receipt_key import PRIVATE, PUBLIC, public_pem, read_public_key, signing_key
+from tests.requests.world import opened
+from tests.tally import tally
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has met two batches and cancelled and rejected a request."""
+    run = opened(tmp_path_factory.mktemp("receipts") / "run")
+    run.train()
+    run.forget([Request(3), Request(1, 0)], basis="exogenous")
+    run.cancel(run.forget(Request(2), defer=True)[0].id)
+    run.forget(Request(4, 2))
+    return run.path
+
+
+@pytest.fixture
+def run(made: Path, tmp_path: Path) -> Run:
+    return opened(Path(shutil.copytree(made, tmp_path / "run")))
+
+
+def ids(run: Run, state: str = "purged") -> list[str]:
+    with run_directory.reading(run.path) as found:
+        return [receipt.id for receipt in found.record.receipts() if receipt.state == state]
+
+
+def written(path: Path, envelope: Any) -> Path:
+    path.write_text(json.dumps(envelope))
+    return path
+
+
+def statement_of(envelope: dict[str, Any]) -> dict[str, Any]:
+    return json.loads(base64.b64decode(envelope["payload"]))
+
+
+def checked(run: Run, envelope: Any, **how: Any) -> ReceiptCheck:
+    file = written(run.path.parent / "receipt.json", envelope)
+    return run.check_receipt(check(file, read_public_key(run.path / PUBLIC)), **how)
+
+
+def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield from leaves(inner, (*path, key))
+    elif isinstance(value, list):
+        for place, inner in enumerate(value):
+            yield from leaves(inner, (*path, place))
+    else:
+        yield path
+
+
+def altered(statement: dict[str, Any], path: tuple[Any, ...]) -> dict[str, Any]:
+    changed = copy.deepcopy(statement)
+    holder = changed
+    for key in path[:-1]:
+        holder = holder[key]
+    old = holder[path[-1]]
+    holder[path[-1]] = (not old) if isinstance(old, bool) else old + 1 if isinstance(old, int) else f"{old or ''}x"
+    return changed
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_every_receipt_of_a_run_verifies_offline_and_with_the_run(run: Run, public: bool) -> None:
+    for identifier in [*ids(run), *ids(run, "cancelled")]:
+        found = checked(run, run.signed_receipt(identifier, public=public))
+        assert found.ok, found.problems
+        assert found.run_ok
+    assert stat.S_IMODE((run.path / PRIVATE).stat().st_mode) == 0o600
+
+
+def test_the_rounds_that_were_recomputed_are_replayed(run: Run) -> None:
+    replayed = [checked(run, run.signed_receipt(identifier)) for identifier in ids(run)]
+    assert any(found.rounds_replayed for found in replayed)
+    for found in replayed:
+        rounds = found.statement["predicate"]["recomputed_rounds"]
+        assert found.rounds_replayed == rounds
+        assert found.bitwise_equal is (True if rounds else None)
+    some = checked(run, run.signed_receipt(ids(run)[0]), sample_rounds=2)
+    assert some.ok
+    assert some.rounds_replayed == min(2, some.statement["predicate"]["recomputed_rounds"])
+
+
+def test_a_receipt_of_what_is_not_finished_is_refused(run: Run) -> None:
+    (waits,) = run.forget(Request(2), defer=True)
+    with pytest.raises(InvalidInput, match="no receipt yet"):
+        run.signed_receipt(waits.id)
+
+
+def test_any_altered_byte_of_an_envelope_is_refused(run: Run) -> None:
+    envelope = run.signed_receipt(ids(run)[0])
+    key = signing_key(run.path).public_key()
+    payload = bytearray(base64.b64decode(envelope["payload"]))
+    for place in range(0, len(payload), 7):
+        broken = bytearray(payload)
+        broken[place] ^= 1
+        with pytest.raises(ReceiptRefused, match="does not verify"):
+            unseal({**envelope, "payload": base64.b64encode(broken).decode()}, key)
+    changes: list[dict[str, Any]] = [
+        {"payloadType": "text/plain"}, {"payload": "?"}, {"signatures": []}, {"signatures": [{"sig": "AA=="}]},
+    ]  # fmt: skip
+    for change in changes:
+        with pytest.raises(ReceiptRefused):
+            unseal({**envelope, **change}, key)
+    nothings: list[Any] = [None, [], {}, "x", {"payload": 3}]
+    for nothing in nothings:
+        with pytest.raises(ReceiptRefused, match="not a DSSE envelope"):
+            unseal(nothing, key)
+
+
+@pytest.mark.parametrize("public", [True, False])
+def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) -> None:
+    """First as anybody could alter it; then as somebody who has the key, where only the run can tell."""
+    key = signing_key(run.path)
+    for identifier in [ids(run)[-1], ids(run, "cancelled")[0]]:
+        envelope = run.signed_receipt(identifier, public=public)
+        statement = statement_of(envelope)
+        for path in leaves(statement):
+            other = altered(statement, path)
+            forged = {**envelope, "payload": base64.b64encode(json.dumps(other).encode()).decode()}
+            with pytest.raises(ReceiptRefused, match="does not verify"):
+                checked(run, forged)
+            tally("altered receipts, refused offline")
+            try:
+                found = checked(run, seal(other, key), sample_rounds=0)
+            except ReceiptRefused:
+                continue
+            assert not found.ok, f"{path}: {other}"
+            tally("altered receipts with a valid signature, refused by the run")
+            assert all(len(problem) > 20 for problem in found.problems)
+
+
+def test_a_wrong_key_is_refused(run: Run, tmp_path: Path) -> None:
+    file = written(tmp_path / "receipt.json", run.signed_receipt(ids(run)[0]))
+    (tmp_path / "other.pem").write_bytes(public_pem(Ed25519PrivateKey.generate().public_key()))
+    with pytest.raises(ReceiptRefused, match="another key"):
+        check(file, read_public_key(tmp_path / "other.pem"))
+    for bad in ("", "nonsense", (run.path / PRIVATE).read_text()):
+        (tmp_path / "bad.pem").write_text(bad)
+        with pytest.raises(InvalidInput, match="no public key"):
+            read_public_key(tmp_path / "bad.pem")
+
+
+def test_public_receipts_do_not_tell_whether_anything_was_recomputed(run: Run) -> None:
+    for identifier in ids(run):
+        text = json.dumps(statement_of(run.signed_receipt(identifier, public=True)))
+        for word in ("step", "recomputed", "rounds", "model", "before", "removed", "completed"):
+            assert word not in text
+        times = statement_of(run.signed_receipt(identifier, public=True))["predicate"]["request"]["times"]
+        assert set(times) == {"received", "purged"}
+        assert all(len(time) == len("2027-01-31") for time in times.values())
+
+
+def tamper(run: Run, file: str, sql: str) -> None:
+    """Change a database and take the seals off, as somebody would who knows how."""
+    with closing(sqlite3.connect(run.path / "record.db")) as record:
+        record.execute("DELETE FROM seals")
+        record.commit()
+    with closing(sqlite3.connect(run.path / file)) as database:
+        assert database.execute(sql).rowcount
+        database.commit()
+
+
+def test_a_swapped_seed_is_noticed(run: Run) -> None:
+    """Also if the commitment was swapped with it, so that the run by itself looks sound."""
+    envelope = run.signed_receipt(ids(run)[-1])
+    tamper(run, "clients.db", "UPDATE clients SET seed = zeroblob(32), nonce = zeroblob(32) WHERE client = 2")
+    with pytest.raises(RunDamaged, match="seed of client 2"):
+        checked(run, envelope)
+    commitment = Seed(bytes(32), bytes(32)).commitment.hex()
+    tamper(run, "server.db", f"UPDATE roster SET commitment = x'{commitment}' WHERE client = 2")
+    found = checked(run, envelope)
+    assert not found.ok
+    assert any("a seed was swapped" in problem for problem in found.problems)
+
+
+def test_another_run_and_another_plan_are_noticed(run: Run, tmp_path: Path) -> None:
+    envelope = run.signed_receipt(ids(run)[-1])
+    other = opened(tmp_path / "other", seed=2)
+    other.train()
+    other.forget(Request(3))
+    found = other.check_receipt(check(written(tmp_path / "receipt.json", envelope), read_public_key(run.path / PUBLIC)))
+    assert not found.ok
+    assert "another run" in found.problems[0]
+    statement = statement_of(envelope)
+    statement["predicate"]["plan"] = "00" * 32
+    found = checked(run, seal(statement, signing_key(run.path)))
+    assert any("another plan" in problem for problem in found.problems)
+
+
+def test_a_record_that_was_rolled_back_is_noticed(run: Run, tmp_path: Path) -> None:
+    earlier = shutil.copytree(run.path, tmp_path / "earlier")
+    (receipt,) = run.forget(Request(2, 1))
+    envelope = run.signed_receipt(receipt.id)
+    file = written(tmp_path / "receipt.json", envelope)
+    found = opened(Path(earlier)).check_receipt(check(file, read_public_key(run.path / PUBLIC)))
+    assert not found.ok
+    assert "cut off before it" in found.problems[0]
+
+
+def test_an_old_chain_head_is_noticed(run: Run) -> None:
+    first, last = statement_of(run.signed_receipt(ids(run)[0])), statement_of(run.signed_receipt(ids(run)[-1]))
+    last["predicate"]["chain"] = first["predicate"]["chain"]
+    found = checked(run, seal(last, signing_key(run.path)))
+    assert any("an older one was put in" in problem for problem in found.problems)
+
+
+def test_receipts_issued_before_later_erasures_still_verify(run: Run) -> None:
+    """They name a state that is superseded: in the clear for who holds one, only as a MAC in the run."""
+    before = {identifier: run.signed_receipt(identifier) for identifier in ids(run)}
+    digest = statement_of(before[ids(run)[-1]])["subject"][0]["digest"]["blake2b-256"]
+    run.forget([Request(2, 3), Request(4, 1)])
+    for envelope in before.values():
+        assert checked(run, envelope, sample_rounds=0).ok
+    assert digest.encode() not in (run.path / "record.db").read_bytes()
+    late = statement_of(run.signed_receipt(list(before)[-1]))
+    assert late["subject"] == []
+    assert late["predicate"]["superseded"]
+    assert checked(run, run.signed_receipt(list(before)[-1]), sample_rounds=0).ok
+
+
+def test_a_record_that_forgot_itself_keeps_its_receipts_and_no_names(run: Run) -> None:
+    envelope = run.signed_receipt(ids(run)[-1])
+    pseudonym = statement_of(envelope)["predicate"]["request"]["pseudonym"]
+    run.forget_record()
+    assert checked(run, envelope, sample_rounds=0).ok
+    assert statement_of(run.signed_receipt(ids(run)[-1]))["predicate"]["request"]["pseudonym"] is None
+    assert bytes.fromhex(pseudonym) not in (run.path / "record.db").read_bytes()
+    with pytest.raises(InvalidInput):
+        run.forget(Request(3))  # nobody knows any more that it was here
+    run.forget(Request(2, 1))
+    assert run.verify().ok

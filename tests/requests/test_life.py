@@ -1,0 +1,386 @@
+"""A request's life: never backwards, once per key, met in time, and absorbed by a recomputation that is under way."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedforget import Request, Run
+from fedforget.errors import FedForgetError, InvalidInput, RunBusy, UnknownTarget
+from fedforget.store import run_directory
+from fedforget.store.chain import EventChain
+from fedforget.store.inbox import Inbox
+from fedforget.store.lock import RunLock
+from fedforget.store.policy import Policy
+from fedforget.store.requests import Stage, Submission, one_month_after
+from tests.helpers import function_files
+from tests.requests.world import PLAN, opened
+
+ORDER = ["received", "accepted", "removed", "recomputed", "completed", "purged"]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    made = opened(tmp_path / "run")
+    made.train()
+    return made
+
+
+def without(path: Path, *requests: Request) -> dict[str, bytes]:
+    made = opened(path, without=requests)
+    made.train()
+    return function_files(made.path)
+
+
+def receipts(run: Run) -> dict[str, Any]:
+    with run_directory.reading(run.path, settled=False) as found:
+        return {receipt.id: receipt for receipt in found.record.receipts()}
+
+
+# ------------------------------------------------------------------------------------------------------------- deferred
+
+
+def test_deferred_requests_change_nothing_until_they_are_met_by_one_rewind(run: Run, tmp_path: Path) -> None:
+    before = function_files(run.path)
+    asked = [Request(3, 1), Request(4), Request(1, 0)]
+    ids = [run.forget(request, defer=True)[0].id for request in asked]
+    assert function_files(run.path) == before
+    assert [receipts(run)[identifier].state for identifier in ids] == ["accepted"] * 3
+    assert {each["id"] for each in run.status().open_requests} == set(ids)
+    assert run.verify().ok
+    met = run.run_pending()
+    assert {receipt.id for receipt in met} == set(ids)
+    assert len({receipt.batch_id for receipt in met}) == 1
+    assert function_files(run.path) == without(tmp_path / "never", *asked)
+    assert run.verify().ok
+    for receipt in receipts(run).values():
+        assert list(receipt.times) == ORDER
+        assert sorted(receipt.times.values()) == list(receipt.times.values())
+    assert sum(r.steps_alone or 0 for r in met) >= (met[0].recomputed_steps or 0)
+    assert run.run_pending() == []
+
+
+def test_what_waits_can_be_cancelled_and_what_has_begun_cannot(run: Run, tmp_path: Path) -> None:
+    (kept,), (taken_back,) = run.forget(Request(2), defer=True), run.forget(Request(3), defer=True)
+    assert run.cancel(taken_back.id).state == "cancelled"
+    with pytest.raises(InvalidInput, match="is cancelled, too late"):
+        run.cancel(taken_back.id)
+    run.run_pending()
+    assert function_files(run.path) == without(tmp_path / "never", Request(2))
+    with pytest.raises(InvalidInput, match="is purged, too late"):
+        run.cancel(kept.id)
+    with pytest.raises(UnknownTarget, match="no request r-0"):
+        run.cancel("r-0")
+    (again,) = run.forget(Request(3), defer=True)
+    assert again.id != taken_back.id
+    assert list(receipts(run)[taken_back.id].times) == ["received", "accepted", "cancelled"]
+    assert run.verify().ok
+
+
+def test_an_unknown_target_that_is_deferred_is_rejected_on_record(run: Run) -> None:
+    before = function_files(run.path)
+    with pytest.raises(UnknownTarget):
+        run.forget([Request(1), Request(99)], defer=True)
+    found = list(receipts(run).values())
+    assert [(r.state, r.reason) for r in sorted(found, key=lambda each: each.reason)] == [
+        ("rejected", "another request of its batch was rejected"),
+        ("rejected", "there is no such client or sample"),
+    ]
+    assert all(list(r.times) == ["received", "rejected"] for r in found)
+    with pytest.raises(UnknownTarget):
+        run.forget(Request(99))
+    assert len(receipts(run)) == 2, "asked for at once, it is only an error"
+    assert function_files(run.path) == before
+    assert run.verify().ok
+
+
+def test_a_request_that_waits_goes_with_what_takes_its_target(run: Run, tmp_path: Path) -> None:
+    """Deferred for a sample, whose client then leaves at once: both are met, and nothing waits for what is gone."""
+    (waits,) = run.forget(Request(4, 2), defer=True)
+    (other,) = run.forget(Request(1, 1), defer=True)
+    run.forget(Request(4))
+    assert receipts(run)[waits.id].state == "purged"
+    assert receipts(run)[other.id].state == "accepted"
+    assert function_files(run.path) == without(tmp_path / "never", Request(4))
+    run.forget([Request(1, sample) for sample in run.samples(1)])  # empties client 1
+    assert receipts(run)[other.id].state == "purged"
+    assert run.run_pending() == []
+    assert run.verify().ok
+
+
+def test_asking_at_once_for_what_waits_meets_it(run: Run, tmp_path: Path) -> None:
+    (waits,) = run.forget(Request(2, 1), defer=True)
+    (met,) = run.forget(Request(2, 1))
+    assert (met.id, met.state) == (waits.id, "purged")
+    assert function_files(run.path) == without(tmp_path / "never", Request(2, 1))
+
+
+# ----------------------------------------------------------------------------------------------------- keys, deadlines
+
+
+@pytest.mark.parametrize("defer", [True, False])
+def test_the_same_key_is_the_same_request(run: Run, defer: bool) -> None:
+    first = run.forget([Request(2), Request(3, 1)], idempotency_key="mail 7", defer=defer)
+    again = run.forget([Request(2), Request(3, 1)], idempotency_key="mail 7", defer=defer)
+    assert [r.id for r in again] == [r.id for r in first]
+    for other in ([Request(2)], [Request(3, 1), Request(2)], [Request(4)]):
+        with pytest.raises(InvalidInput, match="'mail 7' came with other requests"):
+            run.forget(other, idempotency_key="mail 7")
+    another = run.forget([Request(2), Request(3, 1)], idempotency_key="mail 8", defer=defer)
+    assert [r.id for r in another] == [r.id for r in first], "what is gone or waits keeps its receipt"
+    assert len(receipts(run)) == 2
+    assert b"mail 7" not in (run.path / "record.db").read_bytes()
+
+
+def test_a_key_of_a_deferred_request_given_at_once_meets_it(run: Run) -> None:
+    (waits,) = run.forget(Request(2), idempotency_key="k", defer=True)
+    (met,) = run.forget(Request(2), idempotency_key="k")
+    assert (met.id, met.state) == (waits.id, "purged")
+
+
+@pytest.mark.parametrize(
+    ("received", "due"),
+    [
+        ("2027-01-31", "2027-02-28"),
+        ("2028-01-30", "2028-02-29"),
+        ("2027-12-31", "2028-01-31"),
+        ("2027-04-15", "2027-05-15"),
+    ],
+)
+def test_a_month_is_counted_as_the_law_does(received: str, due: str) -> None:
+    assert one_month_after(datetime.fromisoformat(received)) == datetime.fromisoformat(due)
+
+
+def test_deadlines(run: Run) -> None:
+    (usual,) = run.forget(Request(1), defer=True)
+    assert usual.deadline is not None
+    assert 27 < (usual.days_left() or 0) < 31.1
+    day = (datetime.now(UTC) + timedelta(days=5)).strftime("%Y-%m-%d")
+    (soon,) = run.forget(Request(2), defer=True, deadline=day)
+    assert (soon.deadline or "").startswith(f"{day}T23:59:59")
+    for wrong, why in (("2020-01-01", "has passed"), ("tomorrow", "neither a day nor a time")):
+        with pytest.raises(InvalidInput, match=why):
+            run.forget(Request(3), defer=True, deadline=wrong)
+    run.run_pending()
+    assert all(r.days_left() is None for r in receipts(run).values())
+
+
+# --------------------------------------------------------------------------------------------------------------- policy
+
+
+def test_a_batch_is_collected_until_its_window_ends_or_a_deadline_is_near(run: Run) -> None:
+    run.set_policy(Policy("batch", timedelta(days=7)))
+    (first,) = run.forget(Request(1))
+    assert first.state == "accepted", "under this policy nothing is met at once"
+    assert run.run_pending() == []
+    with run_directory.reading(run.path) as found:
+        policy, waiting = found.record.policy, found.record.receipts()
+    received = datetime.fromisoformat(first.received)
+    assert policy.due(waiting) == received + timedelta(days=7)
+    assert not policy.is_due(waiting, received + timedelta(days=6.9))
+    assert policy.is_due(waiting, received + timedelta(days=7))
+    run.forget(Request(2), deadline=(received + timedelta(hours=20)).isoformat())
+    assert {r.client for r in run.run_pending()} == {1, 2}, "a deadline within a day needs it, and all go along"
+    run.forget(Request(3))
+    assert [r.state for r in run.run_pending(everything=True)] == ["purged"]
+    run.set_policy(Policy())
+    assert run.forget(Request(4))[0].state == "purged"
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize(
+    ("name", "window"), [("later", 0.0), ("batch", 0.0), ("batch", -1.0), ("immediate", 1.0), ("batch", 1e5)]
+)
+def test_impossible_policies(name: str, window: float) -> None:
+    with pytest.raises(InvalidInput):
+        Policy(name, timedelta(days=window))
+
+
+# ---------------------------------------------------------------------------------------------------------- concurrency
+
+
+def elsewhere(act: Callable[[], object]) -> int:
+    """Do something in another process; 0 if it worked, 5 if the run was busy, 9 for another of our errors."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            act()
+            code = 0
+        except RunBusy:
+            code = 5
+        except FedForgetError:
+            code = 9
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def during(run: Run, round_: int, act: Callable[[], object], outcomes: list[int]) -> Callable[[int], None]:
+    def on_round(done: int) -> None:
+        if done == round_ and not outcomes:
+            outcomes.append(elsewhere(act))
+
+    return on_round
+
+
+@pytest.mark.parametrize("second", [Request(1, 0), Request(2), Request(0, 99)])
+def test_a_recomputation_absorbs_what_arrives(tmp_path: Path, second: Request) -> None:
+    require_absorbed(tmp_path, 3, second)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arrives", range(1, PLAN.rounds + 1))
+@pytest.mark.parametrize("second", [Request(1, 0), Request(4, 3), Request(2), Request(0, 1), Request(0, 99)])
+def test_a_recomputation_absorbs_what_arrives_at_any_round(tmp_path: Path, arrives: int, second: Request) -> None:
+    require_absorbed(tmp_path, arrives, second)
+
+
+def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
+    """One that hits the part being recomputed and one that doesn't: it goes on without the data, or rewinds further."""
+    run = opened(tmp_path / "run")
+    run.train()
+    with run_directory.reading(run.path) as found:
+        first = next(
+            Request(client) for client in (3, 4, 1) if found.server.first_round(client) == 1 and client != second.client
+        )
+    outcomes: list[int] = []
+    run.forget(first, on_round=during(run, arrives, lambda: opened(run.path).forget(second, defer=True), outcomes))
+    known = second.sample != 99
+    assert outcomes == [0 if known else 9]
+    never = [first, second] if known else [first]
+    assert function_files(run.path) == without(tmp_path / "never", *never)
+    assert sorted(r.state for r in receipts(run).values()) == ["purged"] * len(never)
+    assert run.verify().ok
+    assert not (run.path / "inbox").exists()
+
+
+def test_who_asks_at_once_while_somebody_works_is_told_so(run: Run) -> None:
+    outcomes: list[int] = []
+    run.forget(Request(1), on_round=during(run, 4, lambda: opened(run.path).forget(Request(2)), outcomes))
+    assert outcomes in ([5], []), "busy, if anything was recomputed"
+    assert len(receipts(run)) == 1
+
+
+def test_who_asks_under_the_policy_batch_while_somebody_works_is_collected(run: Run) -> None:
+    run.set_policy(Policy("batch", timedelta(days=7)))
+    with RunLock(run.path):
+        assert elsewhere(lambda: opened(run.path).forget(Request(2))) == 0
+    assert [each["state"] for each in run.status().open_requests] == ["received"]
+    assert [r.client for r in run.run_pending(everything=True)] == [2]
+
+
+def test_what_is_handed_in_during_training_waits_for_its_turn(tmp_path: Path) -> None:
+    run, outcomes = opened(tmp_path / "run"), list[int]()
+    run.train(on_round=during(run, 2, lambda: opened(run.path).forget(Request(2), defer=True), outcomes))
+    assert outcomes == [0]
+    assert run.status().rounds_done == PLAN.rounds
+    run.run_pending()
+    assert function_files(run.path) == without(tmp_path / "never", Request(2))
+
+
+def test_parallel_submitters_with_the_same_and_with_different_keys(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run")
+
+    def submit() -> None:
+        children = []
+        for number in range(6):
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    target = Request(2) if number < 4 else Request(3, number - 4)
+                    opened(run.path).forget(target, defer=True, idempotency_key=f"key {max(number, 2)}")
+                    code = 0
+                finally:
+                    os._exit(code)
+            children.append(child)
+        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 6
+
+    run.train(on_round=lambda done: submit() if done == 3 else None)
+    run.run_pending()
+    asked = (Request(2), Request(3, 0), Request(3, 1))
+    assert len(receipts(run)) == len(asked), "one receipt per request, however often it was handed in"
+    assert function_files(run.path) == without(tmp_path / "never", *asked)
+    assert run.verify().ok
+
+
+def test_a_crash_after_taking_in_and_before_taking_away_doubles_nothing(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submission = Submission.of((Request(2), Request(3, 1)), "unknown")
+    Inbox(run.path).leave(submission)
+    assert {(each["id"], each["state"]) for each in run.status().open_requests} == {
+        (identifier, "received") for identifier in submission.ids
+    }
+    with monkeypatch.context() as broken:
+        broken.setattr(Inbox, "take_away", lambda self, path: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            run.run_pending()
+    assert (run.path / "inbox").exists()
+    assert {r.id for r in run.run_pending()} == set(submission.ids)
+    assert set(receipts(run)) == set(submission.ids)
+    assert all(r.state == Stage.PURGED for r in receipts(run).values())
+
+
+def test_a_key_that_came_with_other_requests_meanwhile_is_rejected_on_record(run: Run) -> None:
+    inbox = Inbox(run.path)
+    inbox.leave(Submission.of((Request(2),), "unknown", key="k"))
+    second = Submission.of((Request(3),), "unknown", key="k")
+    inbox.leave(second)
+    run.run_pending()
+    found = receipts(run)
+    assert sorted(r.state for r in found.values()) == ["purged", "rejected"]
+    assert found[second.ids[0]].state == "rejected"
+    assert "key" in (found[second.ids[0]].reason or "")
+
+
+def test_one_request_that_looked_costs_the_whole_batch_its_law(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run", seed=None)
+    run.train()
+    run.forget(Request(2, 1), basis="exogenous", defer=True)
+    (lone,) = run.run_pending()
+    assert lone.guarantee == "law-and-path"
+    run.forget(Request(3, 1), basis="model-informed", defer=True)
+    (client,) = run.forget(Request(3), basis="exogenous")  # takes the sample's request along
+    assert client.guarantee == "path"
+    assert run.status().tainted
+    assert run.verify().seeds_tainted
+    assert run.verify().ok
+    run.forget(new_seed=True)
+    assert not run.status().tainted
+    (after,) = run.forget(Request(1), basis="exogenous")
+    assert after.guarantee == "law-and-path"
+
+
+def test_asking_again_writes_nothing(run: Run) -> None:
+    run.forget([Request(2), Request(3, 1)])
+    before = (run.path / "record.db").read_bytes()
+    run.forget([Request(2), Request(3, 1)])
+    run.forget(Request(2, 0), defer=True)
+    assert (run.path / "record.db").read_bytes() == before
+
+
+def test_a_larger_batch_does_not_read_the_events_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a batch of a thousand takes minutes instead of a second."""
+    real, reads = EventChain.events, [0]
+
+    def events(self: EventChain) -> Any:
+        reads[0] += 1
+        return real(self)
+
+    monkeypatch.setattr(EventChain, "events", events)
+    seen = []
+    for count in (2, 9):
+        run = opened(tmp_path / f"run{count}")
+        run.train()
+        reads[0] = 0
+        run.forget([Request(4, sample) for sample in range(count)])
+        run.forget([Request(4, sample) for sample in range(count)])
+        seen.append(reads[0])
+    assert seen[0] == seen[1]
