@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 
 from fedforget import Request, Run
-from fedforget.errors import FedForgetError, InvalidInput, RunBusy, UnknownTarget
+from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.store import run_directory
 from fedforget.store.chain import EventChain
 from fedforget.store.inbox import Inbox
@@ -19,6 +18,7 @@ from fedforget.store.lock import RunLock
 from fedforget.store.policy import Policy
 from fedforget.store.requests import Stage, Submission, one_month_after
 from tests.helpers import function_files
+from tests.requests.elsewhere import Asking, forget_elsewhere
 from tests.requests.world import PLAN, opened
 
 ORDER = ["received", "accepted", "removed", "recomputed", "completed", "purged"]
@@ -204,27 +204,12 @@ def test_impossible_policies(name: str, window: float) -> None:
 # ---------------------------------------------------------------------------------------------------------- concurrency
 
 
-def elsewhere(act: Callable[[], object]) -> int:
-    """Do something in another process; 0 if it worked, 5 if the run was busy, 9 for another of our errors."""
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            act()
-            code = 0
-        except RunBusy:
-            code = 5
-        except FedForgetError:
-            code = 9
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+def once(round_: int, act: Callable[[], int], outcomes: list[int]) -> Callable[[int], None]:
+    """After this round, the first time that it is done."""
 
-
-def during(run: Run, round_: int, act: Callable[[], object], outcomes: list[int]) -> Callable[[int], None]:
     def on_round(done: int) -> None:
         if done == round_ and not outcomes:
-            outcomes.append(elsewhere(act))
+            outcomes.append(act())
 
     return on_round
 
@@ -250,7 +235,7 @@ def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
             Request(client) for client in (3, 4, 1) if found.server.first_round(client) == 1 and client != second.client
         )
     outcomes: list[int] = []
-    run.forget(first, on_round=during(run, arrives, lambda: opened(run.path).forget(second, defer=True), outcomes))
+    run.forget(first, on_round=once(arrives, lambda: forget_elsewhere(run.path, second, defer=True), outcomes))
     known = second.sample != 99
     assert outcomes == [0 if known else 9]
     never = [first, second] if known else [first]
@@ -262,7 +247,7 @@ def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
 
 def test_who_asks_at_once_while_somebody_works_is_told_so(run: Run) -> None:
     outcomes: list[int] = []
-    run.forget(Request(1), on_round=during(run, 4, lambda: opened(run.path).forget(Request(2)), outcomes))
+    run.forget(Request(1), on_round=once(4, lambda: forget_elsewhere(run.path, Request(2)), outcomes))
     assert outcomes in ([5], []), "busy, if anything was recomputed"
     assert len(receipts(run)) == 1
 
@@ -270,14 +255,14 @@ def test_who_asks_at_once_while_somebody_works_is_told_so(run: Run) -> None:
 def test_who_asks_under_the_policy_batch_while_somebody_works_is_collected(run: Run) -> None:
     run.set_policy(Policy("batch", timedelta(days=7)))
     with RunLock(run.path):
-        assert elsewhere(lambda: opened(run.path).forget(Request(2))) == 0
+        assert forget_elsewhere(run.path, Request(2)) == 0
     assert [each["state"] for each in run.status().open_requests] == ["received"]
     assert [r.client for r in run.run_pending(everything=True)] == [2]
 
 
 def test_what_is_handed_in_during_training_waits_for_its_turn(tmp_path: Path) -> None:
     run, outcomes = opened(tmp_path / "run"), list[int]()
-    run.train(on_round=during(run, 2, lambda: opened(run.path).forget(Request(2), defer=True), outcomes))
+    run.train(on_round=once(2, lambda: forget_elsewhere(run.path, Request(2), defer=True), outcomes))
     assert outcomes == [0]
     assert run.status().rounds_done == PLAN.rounds
     run.run_pending()
@@ -288,19 +273,12 @@ def test_parallel_submitters_with_the_same_and_with_different_keys(tmp_path: Pat
     run = opened(tmp_path / "run")
 
     def submit() -> None:
-        children = []
-        for number in range(6):
-            child = os.fork()
-            if child == 0:
-                code = 1
-                try:
-                    target = Request(2) if number < 4 else Request(3, number - 4)
-                    opened(run.path).forget(target, defer=True, idempotency_key=f"key {max(number, 2)}")
-                    code = 0
-                finally:
-                    os._exit(code)
-            children.append(child)
-        assert [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children] == [0] * 6
+        targets = [Request(2)] * 4 + [Request(3, 0), Request(3, 1)]
+        asking = [
+            Asking(run.path, "forget", target, defer=True, idempotency_key=f"key {max(number, 2)}")
+            for number, target in enumerate(targets)
+        ]
+        assert [each.outcome() for each in asking] == [0] * len(targets)
 
     run.train(on_round=lambda done: submit() if done == 3 else None)
     run.run_pending()

@@ -1,0 +1,50 @@
+"""Asking in another process while this one works.
+
+The process comes from a fork server, not from this one: here a thread may hold a lock of SQLite's at the moment of the
+fork, and nobody would ever release it in the child.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+from fedforget import Request
+from fedforget.errors import FedForgetError, RunBusy
+from tests.requests.world import opened
+
+_PATIENCE = 120.0  # seconds; one that takes longer hangs
+_BUSY, _OURS = 5, 9
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["tests.requests.world", "fedforget.erasure", "fedforget.training.local_sgd"])
+
+
+def _ask(path: Path, command: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+    try:
+        getattr(opened(path), command)(*arguments, **options)
+    except RunBusy:
+        raise SystemExit(_BUSY) from None
+    except FedForgetError:
+        raise SystemExit(_OURS) from None
+
+
+class Asking:
+    """A command of ``Run`` that another process is busy with."""
+
+    def __init__(self, path: Path, command: str, *arguments: Any, **options: Any) -> None:
+        self._process = _server.Process(target=_ask, args=(path, command, arguments, options), daemon=True)
+        self._process.start()
+
+    def outcome(self) -> int:
+        """0 if it worked, 5 if the run was busy, 9 for another of our errors."""
+        self._process.join(_PATIENCE)
+        if self._process.exitcode is None:
+            self._process.kill()
+            raise AssertionError(f"a process that only asks has not ended after {_PATIENCE:g} s")
+        return self._process.exitcode
+
+
+def forget_elsewhere(path: Path, request: Request, **options: Any) -> int:
+    return Asking(path, "forget", request, **options).outcome()
