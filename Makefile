@@ -8,6 +8,7 @@ EXTRAS := dev,simulation
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev
 PIP_INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -22,7 +23,7 @@ demo: $(CORE) ## run the demonstration (installs only what it needs)
 	@$(BIN)/fedforget demo --plot fedforget-demo.png
 
 test: $(DEV) ## run the fast tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 lint: $(DEV) ## ruff: rules and format
 	$(BIN)/ruff check .
@@ -32,7 +33,7 @@ types: $(DEV) ## mypy, strict on the package
 	$(BIN)/mypy
 
 slow: $(DEV) ## run only the slow proofs
-	$(BIN)/python -m pytest -m slow
+	$(PYTEST) -m slow
 
 check: lint types test slow ## all of it: lint, types, fast tests, slow proofs
 

@@ -22,37 +22,27 @@ from tests.tally import FILE
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
-SHIFTS = (  # run beside each other, one per core
-    ("tests/cli/test_kill.py", "tests/cli/test_resources.py"),
-    (
-        "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
-        "tests/cli/test_damage.py", "tests/store/test_seals.py", "tests/cli/test_interruptions.py",
-    ),
+FILES = (
+    "tests/cli/test_kill.py", "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
+    "tests/cli/test_damage.py", "tests/store/test_seals.py", "tests/cli/test_interruptions.py",
+    "tests/cli/test_resources.py",
 )  # fmt: skip
+PYTEST = ("-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "-m", "slow or not slow")
+HANG = "faulthandler_timeout=3600"  # a single test may try many hundred points
 
 
 def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        tallies = [Path(directory) / f"tally{place}" for place, _ in enumerate(SHIFTS)]
-        running = [
-            subprocess.Popen(
-                [sys.executable, "-m", "pytest", "-q", "-m", "slow or not slow", *files],
-                cwd=ROOT,
-                env={**os.environ, FILE: str(tally)},
-            )
-            for files, tally in zip(SHIFTS, tallies, strict=True)
-        ]
-        failed = [process.wait() for process in running]
+        tally = Path(directory) / "tally"
+        command = [sys.executable, "-m", "pytest", *PYTEST, "-o", HANG, *FILES]
+        if subprocess.run(command, cwd=ROOT, env={**os.environ, FILE: str(tally)}, check=False).returncode:
+            raise SystemExit("torture found something: nothing was written")
         counts: Counter[str] = Counter()
-        for tally in tallies:
-            for line in tally.read_text(encoding="utf-8").splitlines() if tally.exists() else ():
-                what, count = json.loads(line)
-                counts[what] += count
-    minutes = (time.monotonic() - began) / 60
-    if any(failed):
-        raise SystemExit("torture found something: nothing was written")
-    PAGE.write_text(page(counts, minutes), encoding="utf-8")
+        for line in tally.read_text(encoding="utf-8").splitlines():
+            what, count = json.loads(line)
+            counts[what] += count
+    PAGE.write_text(page(counts, (time.monotonic() - began) / 60), encoding="utf-8")
     sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
 
 

@@ -101,7 +101,7 @@ def test_a_string_is_the_id_that_it_equals_whatever_its_type_prints():
         [3],
         np.array([3, 4]),
         np.array(True),
-        object(),
+        Ellipsis,
     ],
     ids=repr,
 )

@@ -1,12 +1,13 @@
 """kill -9 at any moment: the same command again ends in the same bytes, with one receipt per request.
 
 Two ways to choose the moment. Inside the process: before the n-th call that touches the disk (SQLite's statements,
-fsync, rename, unlink). From outside: strace ends the process at the n-th system call of a kind, which reaches into the
-middle of SQLite's commits.
+fsync, rename, unlink), in whichever thread. From outside: strace ends the process at the n-th system call of a kind,
+which reaches into the middle of SQLite's commits; it looks at one thread, so there the writer's work is done by that.
 """
 
 from __future__ import annotations
 
+import bisect
 import shutil
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from fedforget.store import run_directory
+from fedforget.store.requests import Stage
 from tests.cli.commandline import (
     WORLD,
     Zygote,
@@ -32,6 +35,21 @@ KILLED = -signal.SIGKILL
 SYSTEM_CALLS = ("fsync", "fdatasync", "rename", "unlink", "ftruncate", "pwrite64", "write")
 
 
+STAGES = [stage.value for stage in Stage]
+SCENARIOS = {
+    "train": "train",
+    "sample": "forget a used sample",
+    "client": "forget a client",
+    "batch": "forget a batch",
+    "resume": "go on forgetting after a kill",
+    "purge": "purge",
+    "defer": "accept requests for later",
+    "pending": "run what is pending",
+    "add": "add clients",
+    "return": "take back what was erased",
+}
+
+
 class Work:
     """A command to be killed in: how to begin, what to call, and what must come out."""
 
@@ -41,14 +59,18 @@ class Work:
         self._tmp_path, self._start, self._command = tmp_path, start, command
         self._receipts, self._ends = receipts, ends
         self._runs = 0
+        self.name = ""
         undisturbed = self.fresh()
         good(*self.on(undisturbed))
         self.expected, self.function = state(undisturbed), function_of(undisturbed)
 
     def fresh(self) -> Path:
         self._runs += 1
-        run = self._tmp_path / f"run{self._runs}"
+        run = self.latest()
         return run if self._start is None else copy(self._start, run)
+
+    def latest(self) -> Path:
+        return self._tmp_path / f"run{self._runs}"
 
     def on(self, run: Path) -> tuple[str | Path, ...]:
         if self._start is None:
@@ -67,7 +89,7 @@ class Work:
             "plan.toml", "server.db", "clients.db", "record.db", "models", "lock",
         }  # fmt: skip
         shutil.rmtree(run)
-        tally(f"killed in `{self._command[0]}`, and recovered")
+        tally(f"killed: {self.name}")
 
 
 @pytest.fixture(scope="module")
@@ -78,9 +100,11 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make_work(tmp_path: Path, small: Path) -> Callable[[str], Work]:
-    batch = requests_file(tmp_path / "batch.jsonl", [(1, None), (2, None)])
-    targets = requests_file(tmp_path / "targets.jsonl", [(3, None), (5, None)])
+def make_work(tmp_path: Path, small: Path, zygote: Zygote) -> Callable[[str], Work]:
+    early, sample, late = drawn_in(small)
+    client = ("forget", "--client", str(early))
+    batch = requests_file(tmp_path / "batch.jsonl", [(early, sample), (late, None)])
+    targets = requests_file(tmp_path / "targets.jsonl", [(early, None), (late, None)])
 
     def begun(name: str, *commands: tuple[str | Path, ...]) -> Path:
         run = copy(small, tmp_path / name)
@@ -92,9 +116,27 @@ def make_work(tmp_path: Path, small: Path) -> Callable[[str], Work]:
         good("train", *PLAN, "--without", targets, "--out", tmp_path / "without")
         return tmp_path / "without"
 
+    def crashed(name: str, leaving: str) -> Path:
+        """As a kill left it in the course of forgetting a client, at the last moment at which it looked like this."""
+        whole = Work(tmp_path / name, small, *client, receipts=1)
+
+        def stage_at(moment: int) -> int:
+            run = whole.fresh()
+            assert zygote.run(*whole.on(run), kill_at=moment).code == KILLED
+            found = good_json("status", run)["receipts"]
+            return STAGES.index(found[0]["state"]) if found else -1
+
+        moments = range(1, count_touches(zygote, whole, tmp_path) + 1)
+        after = bisect.bisect_right(moments, STAGES.index(leaving), key=stage_at)
+        assert stage_at(moments[after - 1]) == STAGES.index(leaving)
+        return whole.latest()
+
     works: dict[str, Callable[[], Work]] = {
         "train": lambda: Work(tmp_path, None, "train", *PLAN),
-        "forget": lambda: Work(tmp_path, small, "forget", "--client", "1", receipts=1),
+        "sample": lambda: Work(tmp_path, small, *client, "--sample", str(sample), receipts=1),
+        "client": lambda: Work(tmp_path, small, *client, receipts=1),
+        "resume": lambda: Work(tmp_path, crashed("crashed", "removed"), *client, receipts=1),
+        "purge": lambda: Work(tmp_path, crashed("unpurged", "completed"), *client, receipts=1),
         "batch": lambda: Work(tmp_path, small, "forget", "--batch", batch, receipts=2),
         "defer": lambda: Work(tmp_path, small, "forget", "--batch", batch, "--defer", receipts=2, ends="accepted"),
         "pending": lambda: Work(
@@ -113,7 +155,25 @@ def make_work(tmp_path: Path, small: Path) -> Callable[[str], Work]:
             receipts=2,
         ),
     }
-    return lambda name: works[name]()
+
+    def make(name: str) -> Work:
+        work = works[name]()
+        work.name = SCENARIOS[name]
+        return work
+
+    return make
+
+
+def drawn_in(run: Path) -> tuple[int, int, int]:
+    """A client of the first round with a sample of its first step, and a client that came later."""
+    with run_directory.reading(run) as found:
+        first = found.server.first_rounds()
+        early = min(first, key=lambda client: first[client])
+        steps = found.clients.first_steps(early)
+    late = next(client for client in first if first[client] > 1)
+    sample = min(steps, key=lambda each: steps[each])
+    assert (first[early], steps[sample]) == (1, 1)
+    return int(early), int(sample), int(late)
 
 
 def count_touches(zygote: Zygote, work: Work, tmp_path: Path) -> int:
@@ -134,13 +194,11 @@ def kill_at(zygote: Zygote, work: Work, moments: Iterator[int] | list[int]) -> N
 
 
 def spread(count: int, points: int) -> list[int]:
-    """Moments from the first to the last: so many of them, or every one."""
-    if exhaustive():
-        return list(range(1, count + 1))
+    """So many moments from the first to the last."""
     return sorted({1 + round(place * (count - 1) / (points - 1)) for place in range(points)})
 
 
-@pytest.mark.parametrize("what", ["train", "forget"])
+@pytest.mark.parametrize("what", ["train", "sample"])
 def test_killed_at_a_few_moments(zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str) -> None:
     work = make_work(what)
     count = count_touches(zygote, work, tmp_path)
@@ -151,7 +209,18 @@ def test_killed_at_a_few_moments(zygote: Zygote, tmp_path: Path, make_work: Call
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "points"),
-    [("train", 50), ("forget", 90), ("batch", 25), ("defer", 20), ("pending", 50), ("add", 40), ("return", 30)],
+    [
+        ("train", 50),
+        ("sample", 60),
+        ("client", 30),
+        ("batch", 25),
+        ("resume", 30),
+        ("purge", 20),
+        ("defer", 20),
+        ("pending", 50),
+        ("add", 40),
+        ("return", 30),
+    ],
 )
 def test_killed_at_many_moments(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], what: str, points: int
@@ -163,7 +232,7 @@ def test_killed_at_many_moments(
 @pytest.mark.slow
 def test_killed_twice(zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]) -> None:
     """In the work, and again while finishing it."""
-    work = make_work("forget")
+    work = make_work("client")
     count = count_touches(zygote, work, tmp_path)
     for first in spread(count, 5):
         for second in (5, 40, 80):
@@ -212,7 +281,7 @@ def strace() -> str:
 
 def traced(zygote: Zygote, strace: str, command: tuple[str | Path, ...], *options: str) -> int:
     """Run a command under strace; returns its exit code."""
-    child = zygote.start(*command, gated=True)
+    child = zygote.start(*command, gated=True, write_at_once=True)
     with subprocess.Popen(
         [strace, "-p", str(child.pid), *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
     ) as tracer:
@@ -230,7 +299,7 @@ def count_calls(zygote: Zygote, strace: str, work: Work, tmp_path: Path) -> dict
     assert traced(zygote, strace, work.on(run), "-o", str(log), "-e", f"trace={calls}") == 0
     names = [line.partition("(")[0].split()[-1] for line in log.read_text().splitlines() if "(" in line]
     shutil.rmtree(run)
-    return {name: names.count(name) for name in SYSTEM_CALLS if names.count(name) > 1}
+    return {name: names.count(name) for name in SYSTEM_CALLS if name in names}
 
 
 def kill_in_calls(
@@ -239,7 +308,7 @@ def kill_in_calls(
     for name, count in count_calls(zygote, strace, work, tmp_path).items():
         if name not in only:
             continue
-        for moment in spread(count, points):
+        for moment in range(1, count + 1) if exhaustive() else spread(count, points):
             run = work.fresh()
             inject = f"inject={name}:signal=SIGKILL:when={moment}"
             code = traced(zygote, strace, work.on(run), "-o", "/dev/null", "-e", f"trace={name}", "-e", inject)
@@ -247,7 +316,7 @@ def kill_in_calls(
             work.require_recovery(run)
 
 
-@pytest.mark.parametrize("what", ["train", "forget"])
+@pytest.mark.parametrize("what", ["train", "client"])
 def test_killed_in_a_system_call(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str
 ) -> None:
@@ -255,7 +324,19 @@ def test_killed_in_a_system_call(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("what", "points"), [("train", 9), ("forget", 14)])
+@pytest.mark.parametrize(
+    ("what", "points"),
+    [
+        ("train", 9),
+        ("sample", 9),
+        ("client", 4),
+        ("batch", 4),
+        ("resume", 4),
+        ("purge", 4),
+        ("pending", 4),
+        ("add", 4),
+    ],
+)
 def test_killed_in_many_system_calls(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str, points: int
 ) -> None:

@@ -9,9 +9,13 @@ import resource
 import signal
 import sqlite3
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
+
+from fedforget.store.write_behind import WriteBehind
 
 TOUCHES = {os.fsync, os.replace, os.unlink, os.mkdir, os.rmdir, os.ftruncate, os.pwrite, os.open, sqlite3.connect}
 ROOMS = (
@@ -22,10 +26,11 @@ ROOMS = (
 
 
 class Touches:
-    """Counts the calls that touch the disk, and ends the process before the n-th."""
+    """Counts the calls that touch the disk, in any thread, and ends the process before the n-th."""
 
     def __init__(self, kill_at: int) -> None:
         self.seen = 0
+        self._one_at_a_time = threading.Lock()
         self._kill_at = kill_at
 
     def __call__(self, _frame: FrameType, event: str, function: Any) -> None:
@@ -33,9 +38,21 @@ class Touches:
             return
         of_database = isinstance(getattr(function, "__self__", None), sqlite3.Connection)
         if of_database or function in TOUCHES:
-            self.seen += 1
-            if self.seen == self._kill_at:
-                os.kill(os.getpid(), signal.SIGKILL)
+            with self._one_at_a_time:
+                self.seen += 1
+                if self.seen == self._kill_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def write_at_once() -> None:
+    """No writer beside the main thread, for tracers that look at one thread; the order of writes is the same."""
+
+    def submit(self: WriteBehind, owner: object, write: Callable[[], None]) -> None:
+        self._write(write)
+        self._writer = None
+        self.settle(owner)
+
+    WriteBehind.submit = submit  # type: ignore[method-assign]
 
 
 def child(order: dict[str, Any], gate: int) -> None:
@@ -47,7 +64,10 @@ def child(order: dict[str, Any], gate: int) -> None:
     if "file_limit" in order:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"], order["file_limit"]))
     touches = Touches(order.get("kill_at", 0))
+    if order.get("write_at_once"):
+        write_at_once()
     if "kill_at" in order:
+        threading.setprofile(touches)
         sys.setprofile(touches)
     code = 1
     try:
@@ -71,6 +91,7 @@ def say(value: int) -> None:
 def main() -> None:
     for room in ROOMS:
         importlib.import_module(room)
+    importlib.import_module("fedforget.cli.app").commands()
     while line := sys.stdin.readline():
         inside, outside = os.pipe()
         order = json.loads(line)

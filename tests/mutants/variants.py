@@ -104,13 +104,14 @@ def stretched_slots(patch: Patch) -> None:
 def stretched_batches(patch: Patch) -> None:
     """The same for batches: the ⌊u·C(N, b)⌋-th subset before, the ⌊u·C(N-1, b)⌋-th after."""
 
-    def draw(priorities: Any, owner: Id, samples: IdSet, round_: int, step: int, size: int) -> Any:
+    def draw(priorities: Any, owner: Id, samples: IdSet, round_: int, steps: Sequence[int], size: int) -> Any:
         chosen = min(size, len(samples))
-        u = _uniform(priorities, Address(Purpose.BATCH, round_, step, id_block(owner)), samples)
+        addresses = [Address(Purpose.BATCH, round_, step, id_block(owner)) for step in steps]
         subsets = list(combinations(range(len(samples)), chosen))
-        return np.array(subsets[floor(u * comb(len(samples), chosen))])
+        number = comb(len(samples), chosen)
+        return np.array([subsets[floor(_uniform(priorities, address, samples) * number)] for address in addresses])
 
-    patch.setattr(client, "draw_batch_without_replacement", draw)
+    patch.setattr(client, "draw_batches_without_replacement", draw)
 
 
 def few_bits(patch: Patch) -> None:
@@ -121,9 +122,9 @@ def few_bits(patch: Patch) -> None:
     """
 
     def smallest(priorities: Any, size: int) -> Any:
-        high, low = priorities[:, 0].astype(np.uint64), priorities[:, 1].astype(np.uint64)
+        high, low = priorities[..., 0].astype(np.uint64), priorities[..., 1].astype(np.uint64)
         cut = high >> np.uint64(61) if high.any() else low >> np.uint64(1)
-        return np.sort(np.argpartition(cut, min(size, len(cut)) - 1)[:size])
+        return np.sort(np.argpartition(cut, min(size, cut.shape[-1]) - 1)[..., :size])
 
     patch.setattr(draws, "smallest", smallest)
 

@@ -71,7 +71,9 @@ def work(
     streams: Any = STREAMS,
 ) -> LocalRound:
     weights = weights_of(model) if isinstance(model, nn.Module) else model
-    return LocalRound(round_, client, weights, tuple(batches), tuple(streams)[: len(batches)])
+    present = tuple(sorted({sample for batch in batches for sample in batch}))
+    rows = np.array([[present.index(sample) for sample in batch] for batch in batches], np.intp)
+    return LocalRound(round_, client, weights, present, rows, tuple(streams)[: len(batches)])
 
 
 def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
@@ -349,8 +351,8 @@ def test_weights_that_overflow_in_the_last_step_are_not_handed_out() -> None:
 
 def test_batch_norm_on_a_batch_of_one_is_refused() -> None:
     learner = TorchLearner(seeded(with_batch_norm), DATA, LocalOptimizer())
-    with pytest.raises(TrainingFailed, match=r"BatchNorm on a batch of one \(client a, round 4, step 2\)"):
-        learner.train(work(seeded(with_batch_norm), "a", 4, ((0, 1), (2,))))
+    with pytest.raises(TrainingFailed, match=r"BatchNorm on a batch of one \(client a, round 4, step 1\)"):
+        learner.train(work(seeded(with_batch_norm), "a", 4, ((2,), (0,))))
 
 
 def test_group_norm_on_a_batch_of_one_is_fine() -> None:

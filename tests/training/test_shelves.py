@@ -44,8 +44,8 @@ def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
 
 def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> LocalRound:
     """One local round of these batches, of a client that has ``present``."""
-    rows = np.array([[present.index(sample) for sample in batch] for batch in batches], np.intp) if present else None
-    return LocalRound(1, client, None, tuple(map(tuple, batches)), (b"",) * len(batches), tuple(present), rows)
+    rows = np.array([[present.index(sample) for sample in batch] for batch in batches], np.intp)
+    return LocalRound(1, client, None, tuple(present), rows, (b"",) * len(batches))
 
 
 @given(
@@ -63,10 +63,10 @@ def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats
             torch.stack([as_tensor(samples[each][1]) for each in batch]),
         )
     )
-    for present in (tuple(samples), batch, ()):
+    for present in (tuple(samples), batch):
         one = work(present, batch)
         assert bits(next(Shelves(Source(samples), floats).batches(one))) == expected
-        for example in (work((), other), work((), batch)):
+        for example in (work(other, other), work(batch, batch)):
             shared = SharedShelves(Source(samples), floats, {"b": 2, "a": len(present)}, example)
             assert bits(next(shared.batches(one))) == expected
             assert bits(next(shared.batches(one))) == expected
@@ -94,7 +94,7 @@ def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> 
 
 def test_a_shelf_filled_by_one_process_is_there_for_the_others() -> None:
     source = Source({place: pair(place) for place in range(4)})
-    shared = SharedShelves(source, torch.float32, {"a": 4}, work((), (0,)))
+    shared = SharedShelves(source, torch.float32, {"a": 4}, work((0,), (0,)))
     source.read.clear()
     child = os.fork()
     if not child:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.algorithm.draws import Address, Priorities, Purpose, draw_batch_without_replacement
+from fedforget.algorithm.draws import Address, Priorities, Purpose, draw_batches_without_replacement
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.plan import Plan
@@ -31,39 +31,36 @@ class Client:
         self._block = id_block(client)
         self._priorities = priorities
         self._plan = plan
+        self._steps = range(plan.local_steps)
         self._first_use = FirstUse(samples, first_steps)
-        self._ahead: dict[int, NDArray[np.intp]] = {}  # rounds that are drawn and not yet asked for
+        self._ahead: dict[int, tuple[NDArray[np.intp], tuple[bytes, ...]]] = {}  # drawn and not yet asked for
 
     def get_ready(self, round_: int) -> None:
         """Draw a round ahead of time. It is the same draw as long as the samples are the same."""
         if round_ not in self._ahead:
-            self._ahead[round_] = self._draw(round_)
+            streams = (Address(Purpose.STATE, round_, step, self._block) for step in self._steps)
+            self._ahead[round_] = self._draw(round_, self.samples), tuple(map(self._priorities.stream, streams))
 
     def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
         """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
         self.get_ready(task.round)
-        rows = self._ahead.pop(task.round)
-        uses, steps, ids = [], range(self._plan.local_steps), self.samples.ids
-        for index, batch in enumerate(rows):
-            step = self._plan.step_of(task.round, index)
-            uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
-        batches = tuple(tuple(ids[place] for place in batch) for batch in rows.tolist())
-        streams = (Address(Purpose.STATE, task.round, step, self._block) for step in steps)
-        return (
-            LocalRound(
-                task.round, self.id, task.model, batches, tuple(map(self._priorities.stream, streams)), ids, rows
-            ),
-            uses,
-        )
+        rows, streams = self._ahead.pop(task.round)
+        work = LocalRound(task.round, self.id, task.model, self.samples.ids, rows, streams)
+        return work, self._first_uses(task.round, rows)
 
-    def _draw(self, round_: int) -> NDArray[np.intp]:
+    def _first_uses(self, round_: int, rows: NDArray[np.intp]) -> list[tuple[Id, Id, int]]:
+        if self._first_use.are_known(rows):
+            return []
+        uses = []
+        for index, batch in enumerate(rows):
+            step = self._plan.step_of(round_, index)
+            uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
+        return uses
+
+    def _draw(self, round_: int, samples: IdSet) -> NDArray[np.intp]:
         """A row for each step: the places of its batch."""
-        size, steps = self._plan.batch_size, range(self._plan.local_steps)
-        return np.stack(
-            [
-                draw_batch_without_replacement(self._priorities, self.id, self.samples, round_, step, size)
-                for step in steps
-            ]
+        return draw_batches_without_replacement(
+            self._priorities, self.id, samples, round_, self._steps, self._plan.batch_size
         )
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
@@ -79,14 +76,11 @@ class Client:
     def what_would_join(self, query: JoinQuery) -> JoinReply:
         """The first draw that would have held a newcomer, on the set that has it."""
         larger = IdSet((*self.samples, *query.samples), what=f"sample of client {self.id}")
-        new = {larger.position[sample] for sample in query.samples}
+        new = np.fromiter(map(larger.position.__getitem__, query.samples), np.intp)
         for round_ in query.rounds:
-            for step in range(self._plan.local_steps):
-                batch = draw_batch_without_replacement(
-                    self._priorities, self.id, larger, round_, step, self._plan.batch_size
-                )
-                if not new.isdisjoint(batch.tolist()):
-                    return JoinReply(self.id, self._plan.step_of(round_, step))
+            changed = np.isin(self._draw(round_, larger), new).any(1)
+            if changed.any():
+                return JoinReply(self.id, self._plan.step_of(round_, int(changed.argmax())))
         return JoinReply(self.id, None)
 
     def remove(self, samples: Iterable[Id]) -> None:

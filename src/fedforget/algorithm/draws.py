@@ -26,6 +26,7 @@ from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 SEED_BYTES = 32
 NO_CLIENT = b"\xff" * BLOCK_BYTES
 _PERSON = b"fedforget/draw/1"
+_TOGETHER = 2**14  # priorities that are compared by one call: more calls cost time, more priorities cost memory
 
 
 class Purpose(IntEnum):
@@ -85,16 +86,25 @@ class PrfPriorities:
 
 
 def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
-    """Positions, ascending, of the ``count`` smallest priorities, compared over all 16 bytes."""
-    if count >= len(priorities):
-        return np.arange(len(priorities))
-    high, low = priorities[:, 0].astype(np.uint64), priorities[:, 1]
-    bound = high.min() if count == 1 else np.partition(high, count - 1)[count - 1]
-    candidates = np.flatnonzero(high <= bound)
-    if len(candidates) > count:  # equal high halves at the boundary: the low halves decide
-        order = np.lexsort((low[candidates], high[candidates]))
-        candidates = np.sort(candidates[order[:count]])
-    return candidates
+    """Positions, ascending, of the ``count`` smallest priorities in each row, compared over all 16 bytes."""
+    *rows, size, _ = priorities.shape
+    if count >= size:
+        return np.tile(np.arange(size), (*rows, 1))
+    high = priorities[..., 0].astype(np.uint64)
+    bound = high.min(-1) if count == 1 else np.partition(high, count - 1)[..., count - 1]
+    chosen = high <= bound[..., None]
+    if np.count_nonzero(chosen) > count * bound.size:  # equal high halves at the boundary: the low halves decide
+        return np.sort(np.lexsort((priorities[..., 1], high))[..., :count])
+    return chosen.nonzero()[-1].reshape(*rows, count)
+
+
+def _draw(priorities: Priorities, addresses: Sequence[Address], ids: IdSet, count: int) -> NDArray[np.intp]:
+    """A row for each address: the positions of those that are drawn there."""
+    together = max(1, _TOGETHER // len(ids))
+    groups = [addresses[start : start + together] for start in range(0, len(addresses), together)]
+    return np.concatenate(
+        [smallest(np.stack([priorities(address, ids) for address in group]), count) for group in groups]
+    )
 
 
 def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_: int, slots: int) -> list[Id]:
@@ -104,24 +114,31 @@ def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_:
     """
     if not len(roster):
         raise ValueError("nobody to draw: the roster is empty")
-    drawn = []
-    for slot in range(slots):
-        order = priorities(Address(Purpose.SLOT, round_, slot), roster)
-        drawn.append(roster.ids[int(smallest(order, 1)[0])])
-    return drawn
+    addresses = [Address(Purpose.SLOT, round_, slot) for slot in range(slots)]
+    return [roster.ids[place] for place in _draw(priorities, addresses, roster, 1)[:, 0]]
+
+
+def draw_batches_without_replacement(
+    priorities: Priorities, client: Id, samples: IdSet, round_: int, steps: Sequence[int], size: int
+) -> NDArray[np.intp]:
+    """A client's mini-batch for each step, as positions in ``samples``: a uniform subset of min(b, N_k), in ascending
+    block order, the steps independent.
+
+    Algorithm 1, line 11: B_k^(t).
+    """
+    if size >= len(samples):
+        return np.tile(np.arange(len(samples)), (len(steps), 1))
+    block = id_block(client)
+    addresses = [Address(Purpose.BATCH, round_, step, block) for step in steps]
+    return _draw(priorities, addresses, samples, size)
 
 
 def draw_batch_without_replacement(
     priorities: Priorities, client: Id, samples: IdSet, round_: int, step: int, size: int
 ) -> NDArray[np.intp]:
-    """Positions in ``samples`` of a client's mini-batch: a uniform subset of min(b, N_k), in ascending block order.
-
-    Algorithm 1, line 11: B_k^(t).
-    """
-    if size >= len(samples):
-        return np.arange(len(samples))
-    address = Address(Purpose.BATCH, round_, step, id_block(client))
-    return smallest(priorities(address, samples), size)
+    """The mini-batch of one step."""
+    batch: NDArray[np.intp] = draw_batches_without_replacement(priorities, client, samples, round_, (step,), size)[0]
+    return batch
 
 
 def multiplicities(slots: Sequence[Id]) -> dict[Id, int]:

@@ -31,6 +31,10 @@ class FirstUse:
         self._when[fresh] = when
         return [self.ids.ids[place] for place in fresh]
 
+    def are_known(self, positions: NDArray[np.intp]) -> bool:
+        """Whether all of these were used before."""
+        return bool(self._when[positions].all())
+
     def of(self, identifier: Id) -> int | None:
         return int(self._when[self.ids.position[identifier]]) or None
 

@@ -120,8 +120,8 @@ class Federation(Protocol):
 class LocalRound:
     """What a client's learner needs for one round: the model, and the samples and random stream of each step.
 
-    ``samples`` is all that the client has now, so that a learner can get them ready together, and ``rows`` are the
-    places of each batch among them; a learner must do without where they are not given.
+    ``samples`` is all that the client has now, so that a learner can get them ready together; ``rows`` has a row for
+    each step, the places of its batch among them.
 
     A round may be cut in two (``PausableLearner``): ``done`` steps came before these, ``halfway`` is what was handed
     over after them, and ``unfinished`` asks for a hand-over instead of a model.
@@ -130,25 +130,28 @@ class LocalRound:
     round: int
     client: Id
     model: Any
-    batches: tuple[tuple[Id, ...], ...]
+    samples: tuple[Id, ...]
+    rows: NDArray[np.intp]
     streams: tuple[bytes, ...]
-    samples: tuple[Id, ...] = ()
-    rows: NDArray[np.intp] | None = None
     done: int = 0
     halfway: Any = None
     unfinished: bool = False
 
+    @property
+    def batches(self) -> tuple[tuple[Id, ...], ...]:
+        """The samples of each step."""
+        return tuple(tuple(self.samples[place] for place in row) for row in self.rows.tolist())
+
     def part(self, start: int, stop: int) -> LocalRound:
         """Its steps from ``start`` up to ``stop``."""
-        if start == 0 and stop == len(self.batches):
+        if start == 0 and stop == len(self.rows):
             return self
         return replace(
             self,
-            batches=self.batches[start:stop],
+            rows=self.rows[start:stop],
             streams=self.streams[start:stop],
-            rows=None if self.rows is None else self.rows[start:stop],
             done=start,
-            unfinished=stop < len(self.batches),
+            unfinished=stop < len(self.rows),
         )
 
 

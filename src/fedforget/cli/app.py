@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import logging
@@ -73,9 +74,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"fedforget {__version__}")
         sys.exit(0)
     try:
-        for room in ("planning", "learning", "requests", "looking", "proving", "receipts"):
-            importlib.import_module(f"fedforget.cli.{room}")
-        outcome = typer.main.get_command(app).main(given, prog_name="fedforget", standalone_mode=False)
+        outcome = commands().main(given, prog_name="fedforget", standalone_mode=False)
         code = outcome if isinstance(outcome, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.format_message())
@@ -98,6 +97,14 @@ def main(arguments: list[str] | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     sys.exit(code)
+
+
+@functools.cache
+def commands() -> click.Command:
+    """All commands, from all rooms that have some."""
+    for room in ("planning", "learning", "requests", "looking", "proving", "receipts"):
+        importlib.import_module(f"fedforget.cli.{room}")
+    return typer.main.get_command(app)
 
 
 def _stop(number: int, _: object) -> None:

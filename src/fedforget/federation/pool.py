@@ -41,6 +41,7 @@ class _Desk:
 
     worker: Worker
     parts: deque[Part] = field(default_factory=deque)
+    introduced: set[Id] = field(default_factory=set)  # clients whose samples it has heard of
     since: float = 0.0  # when it began with the first of them
     lost: bool = False
 
@@ -75,7 +76,7 @@ class PoolFederation(InlineFederation):
                 f"no worker process could be started: {error.strerror}", hint="use --federation inline"
             ) from error
         self._last_part = _SHORT  # seconds that the last part took
-        self._introduced: set[Id] = set()  # clients whose samples the workers have heard of
+        self._heard: dict[Id, tuple[Id, ...]] = {}  # in a worker: the samples of the clients it was introduced to
 
     def close(self) -> None:
         """End the workers: at once where they are busy."""
@@ -106,7 +107,6 @@ class PoolFederation(InlineFederation):
     def _start(self, first: LocalRound) -> None:
         if self._before_fork is not None:
             self._before_fork(first)
-        self._introduced.clear()
         slots = range(self._plan.clients_per_round)
         self._model = SharedArrays(first.model)
         self._results = [SharedArrays(first.model) for _ in slots]
@@ -121,13 +121,13 @@ class PoolFederation(InlineFederation):
         if shared:
             self._model.write(works[0].model)
         can_cut = shared and len(works) <= len(self._halfway)
-        board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].batches))
+        board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].rows))
         models: dict[int, Any] = {}
         while self._hand_out(board, works, shared=shared):
             for desk in self._next_to_answer(works, meanwhile):
                 part = desk.parts.popleft()
                 try:
-                    models[part.task] = self._answer(desk, part, works[part.task], large=not shared)
+                    models[part.task] = self._answer(desk, part, large=not shared)
                     board.done(part)
                 except Lost as how:
                     board.failed(part, _named(how, works[part.task]))
@@ -154,12 +154,12 @@ class PoolFederation(InlineFederation):
         return any(board.matters(part) for desk in self._desks for part in desk.parts)
 
     def _ask(self, desk: _Desk, part: Part, work: LocalRound, *, shared: bool) -> None:
-        known = work.client in self._introduced
-        question = replace(  # without what the workers have: the model, and the ids of samples they have seen
+        question = replace(  # without what the worker has: the model, and the ids of samples it has heard of
             work.part(part.start, part.stop),
             model=None if shared else work.model,
-            samples=() if known else work.samples,
+            samples=() if work.client in desk.introduced else work.samples,
         )
+        desk.introduced.add(work.client)
         if not desk.parts:
             desk.since = time.monotonic()
             self._at_work.register(desk.worker.pipe, selectors.EVENT_READ, desk)
@@ -179,20 +179,21 @@ class PoolFederation(InlineFederation):
                 raise _named(Late(self._patience), works[task])
         return [key.data for key, _ in ready]
 
-    def _answer(self, desk: _Desk, part: Part, work: LocalRound, *, large: bool) -> Any:
+    def _answer(self, desk: _Desk, part: Part, *, large: bool) -> Any:
         is_shared, model = desk.worker.answer(self._patience, large=large)
         self._last_part = time.monotonic() - desk.since
-        self._introduced.add(work.client)
         return self._results[part.task].views() if is_shared else model
 
     # In a worker
 
     def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Any]:
-        task, work = question
-        if work.model is None:
-            work = replace(work, model=self._model.views())
-        if work.done:
-            work = replace(work, halfway=self._halfway[task].views())
+        task, asked = question
+        work = replace(
+            asked,
+            model=self._model.views() if asked.model is None else asked.model,
+            samples=self._heard.setdefault(asked.client, asked.samples),
+            halfway=self._halfway[task].views() if asked.done else None,
+        )
         trained = self._train_one(work)
         if work.unfinished:
             self._halfway[task].write(trained)

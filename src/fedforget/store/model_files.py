@@ -61,6 +61,11 @@ class ModelFiles:
         except OSError:
             return False
 
+    def size_of_one(self) -> int:
+        """Bytes of a file; all of a run are about alike."""
+        with storage_errors(self._directory):
+            return next((path.stat().st_size for path in self._directory.glob("*" + SUFFIX)), 0)
+
     def read(self, name: str) -> State:
         path = self.path(name)
         try:

@@ -47,6 +47,8 @@ SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "model
 RECORD_FORMAT: Mapping[str, Any] = {"version": record.VERSION, "migrations": record.MIGRATIONS}
 _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, *receipt_key.NAMES}
 
+_LARGE = 2**20  # bytes of a model that takes a while to write
+
 
 @dataclass(slots=True)
 class OpenRun:
@@ -139,7 +141,7 @@ def writing(path: Path) -> Iterator[OpenRun]:
 @contextlib.contextmanager
 def _working(path: Path) -> Iterator[OpenRun]:
     run = _open(path)
-    behind, clean = WriteBehind(), False
+    behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
     try:
         run.record.database.begin_writing()
         run.record.seals.break_all()  # before any other byte changes

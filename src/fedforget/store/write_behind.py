@@ -17,7 +17,10 @@ _NICENESS = 10
 
 
 def _give_way() -> None:
-    """Let the writer use what the workers leave: a round ends with its slowest one, and writes have until then."""
+    """Let the writer use what the workers leave: a round ends with its slowest one, and writes have until then.
+
+    Where writes and rounds are short, whoever gives way is late instead.
+    """
     if sys.platform == "linux":  # where each thread has a priority of its own
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
@@ -29,8 +32,9 @@ class WriteBehind:
     waits for all of them: what the record says was done is done.
     """
 
-    def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1, "fedforget-writer", _give_way)  # starts with the first write
+    def __init__(self, *, gives_way: bool = False) -> None:
+        start = _give_way if gives_way else None
+        self._thread = ThreadPoolExecutor(1, "fedforget-writer", start)  # starts with the first write
         self._under_way: dict[object, Future[None]] = {}
         self._failure: BaseException | None = None
         self._writer: int | None = None

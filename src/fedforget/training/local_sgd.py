@@ -75,7 +75,7 @@ class TorchLearner:
         if work.unfinished:
             return _handed_over(weights, velocities)
         if not all(np.isfinite(weights[name]).all() for name in self._trained):
-            raise self._not_finite(work, len(work.batches) - 1)
+            raise self._not_finite(work, len(work.rows) - 1)
         return weights
 
     @torch.no_grad()
