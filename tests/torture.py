@@ -18,6 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from tests.cli.test_kill import SCENARIOS
 from tests.tally import FILE
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -47,31 +48,77 @@ def main() -> None:
 
 
 def page(counts: Counter[str], minutes: float) -> str:
-    rows = "\n".join(f"| {what} | {count:,} |" for what, count in sorted(counts.items()))
     about = (
         f"Written by `make torture` on {datetime.now(UTC):%Y-%m-%d}: fedforget {version('fedforget')}, Python "
         f"{platform.python_version()}, {platform.system()}, {os.cpu_count()} cores, {minutes:.0f} minutes."
     )
-    return f"# Reliability\n\n{about} {PROSE[0]}\n\n| tried | count |\n|---|---|\n{rows}\n{PROSE[1]}"
+    parts = [f"# Reliability\n\n{about} {INTRODUCTION}"]
+    for kind, title, text in SECTIONS:
+        found = {what.partition("/")[2]: count for what, count in counts.items() if what.startswith(kind + "/")}
+        if not found:
+            raise SystemExit(f"nothing was counted for {title!r}: nothing was written")
+        order = [*SCENARIOS.values(), *sorted(found)]
+        rows = [f"| {what} | {found[what]:,} |" for what in sorted(found, key=order.index)]
+        if kind in ADDED_UP:
+            rows.append(f"| together | {sum(found.values()):,} |")
+        parts.append(f"## {title}\n\n{text}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
+    return "\n\n".join(parts) + "\n"
 
 
-PROSE = (
-    """Every count is of cases that
-came out as they must; one that did not would have stopped the writing of this page. `make check` runs a part of
-each.""",
-    """
-**Killed.** A process of its own is ended by SIGKILL before each single operation that touches the disk (SQLite's
-statements, fsync, rename, unlink), and from outside, by strace, in system calls, which reaches into the middle of
-SQLite's commits. The same command is given again, and the run directory's function part and the receipts must be those
-of an undisturbed run.
+INTRODUCTION = """Every count
+is of cases that came out as they must: a single one that did not would have stopped the writing of this page. `make
+check` runs a part of each."""
 
-**State machine.** Random lives of submitting, asking twice, cancelling, training, forgetting, adding and crashing;
-after each step the run must be, byte for byte, what learning from scratch on the present data gives.
-
-**Markers.** Random 64-bit markers in ids and features, and digests of every model and state that held them, are
-searched in every byte and file name of the run directory, of the log and of an export, after the purge. The search must
-find them when a step of the purge is left out.
-""",
+ADDED_UP = {"kills", "power", "refusals", "damage", "receipts"}
+SECTIONS = (
+    (
+        "kills",
+        "Killed, and recovered",
+        """A process is ended by SIGKILL at the n-th write, fsync, rename, unlink or truncation, for every n, SQLite's
+own included (strace does it from outside, in the middle of a commit as well), and before calls that touch the disk in
+whichever thread. Then the same command is given again. The run directory's function part must be, byte for byte, that
+of an undisturbed run, with one receipt per request, and nothing else may be left over. The first six scenarios are
+tried at every point, the others at some.""",
+    ),
+    (
+        "power",
+        "The power fails",
+        """What was written and not synced is there, is not, is torn, or comes in another order: every disk that can
+result, for our own files; for SQLite's commits, its write-ahead log cut and altered at and inside every frame. The same
+command must finish the work, and what was reported as done stays done.""",
+    ),
+    (
+        "refusals",
+        "The system refuses",
+        """Each single call that can fail does so, once or from then on: the disk is full, a sync fails, the directory
+is read-only. The command must say so, with what to do, and the run be either untouched or finished by the same command.
+Limits on open files, and on memory in a worker, are tried as well, and not counted here.""",
+    ),
+    (
+        "damage",
+        "Damaged files",
+        """Bytes are flipped in every region of each file of a run, wholly or in one bit, and each file is cut. Every
+command must name the file and refuse, or give the answer that the whole run gives because it does not rely on the
+file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.)""",
+    ),
+    (
+        "lives",
+        "State machine",
+        """Random lives of submitting, asking twice, cancelling, training, forgetting, adding, crashing and verifying.
+After each step the run must be, byte for byte, what learning from scratch on the present data gives.""",
+    ),
+    (
+        "markers",
+        "Nothing left behind",
+        """Random 64-bit markers in ids and features, and digests and weights of every model that was replaced, are
+searched after the purge in every byte and file name of the run directory (free pages and logs of its databases
+included), of the log and of an export. The search finds them when a step of the purge is left out.""",
+    ),
+    (
+        "receipts",
+        "Forged receipts",
+        """Every field of a receipt is altered, in the public form and in the full one.""",
+    ),
 )
 
 

@@ -148,7 +148,7 @@ def mistakes(truth: Truth, what: str, hows: list[str], mask: int) -> list[str]:
             wrong = [f"{what} {how}: {mistake}" for mistake in mistakes_about(truth, run, what)]
         found += wrong
         if not wrong:
-            tally(f"damages of {'a model' if what.startswith('model') else what}, noticed or harmless")
+            tally(f"damage/{'models' if what.startswith('model') else what}")
     return found
 
 

@@ -48,6 +48,7 @@ SCENARIOS = {
     "add": "add clients",
     "return": "take back what was erased",
 }
+EVERYWHERE = [SCENARIOS[name] for name in ("train", "sample", "client", "batch", "resume", "purge")]
 
 
 class Work:
@@ -89,7 +90,7 @@ class Work:
             "plan.toml", "server.db", "clients.db", "record.db", "models", "lock",
         }  # fmt: skip
         shutil.rmtree(run)
-        tally(f"killed: {self.name}")
+        tally(f"kills/{self.name}")
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +196,7 @@ def kill_at(zygote: Zygote, work: Work, moments: Iterator[int] | list[int]) -> N
 
 def spread(count: int, points: int) -> list[int]:
     """So many moments from the first to the last."""
-    return sorted({1 + round(place * (count - 1) / (points - 1)) for place in range(points)})
+    return sorted({1 + round(place * (count - 1) / max(points - 1, 1)) for place in range(points)})
 
 
 @pytest.mark.parametrize("what", ["train", "sample"])
@@ -308,7 +309,7 @@ def kill_in_calls(
     for name, count in count_calls(zygote, strace, work, tmp_path).items():
         if name not in only:
             continue
-        for moment in range(1, count + 1) if exhaustive() else spread(count, points):
+        for moment in spread(count, count if exhaustive() and work.name in EVERYWHERE else points):
             run = work.fresh()
             inject = f"inject={name}:signal=SIGKILL:when={moment}"
             code = traced(zygote, strace, work.on(run), "-o", "/dev/null", "-e", f"trace={name}", "-e", inject)

@@ -223,7 +223,7 @@ def complaints(work: Work, kind: str, every: int) -> list[str]:
             if wrong := work.complaint(path, failure):
                 found.append(f"call {first} ({trouble.calls[first - 1]}): {wrong}")
             else:
-                tally(f"calls that fail ({kind}), told and survived")
+                tally(f"refusals/{kind}")
         first += every
     assert first > 5
     return found

@@ -19,6 +19,8 @@ from fedforget.engine import Engine
 from fedforget.evidence.replay import close
 from fedforget.store import run_directory
 
+ANOTHER_STEP = "CASE first_step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
+ANOTHER_ROUND = "CASE first_round WHEN 1 THEN 2 ELSE 1 END"
 FIRST_MODEL = "SELECT model FROM rounds WHERE round = 1"
 PLAN = Plan(2, 3, 2, 5, LocalOptimizer(lr=0.1, momentum=0.5))
 
@@ -75,8 +77,8 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 3", "seeds_ok"),
         ("clients.db", "UPDATE clients SET seed = zeroblob(32) WHERE client = 3", "seeds_ok"),
         ("clients.db", "UPDATE samples SET content = zeroblob(16) WHERE client = 3 AND sample = 1", "data_ok"),
-        ("clients.db", "UPDATE samples SET first_step = CASE first_step WHEN 1 THEN 2 ELSE 1 END WHERE client = 3 AND sample = 1", "draws_ok"),
-        ("server.db", "UPDATE roster SET first_round = CASE first_round WHEN 1 THEN 2 ELSE 1 END WHERE client = 3", "draws_ok"),
+        ("clients.db", f"UPDATE samples SET first_step = {ANOTHER_STEP} WHERE client = 3 AND sample = 1", "draws_ok"),
+        ("server.db", f"UPDATE roster SET first_round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
         ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
         ("server.db", "DELETE FROM rounds WHERE round = 2", "models_ok"),
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),

@@ -15,7 +15,7 @@ from fedforget.errors import FedForgetError, RunBusy
 from tests.requests.world import opened
 
 _PATIENCE = 120.0  # seconds; one that takes longer hangs
-_BUSY, _OURS = 5, 9
+BUSY, OURS = 5, 9
 
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["tests.requests.world", "fedforget.erasure", "fedforget.training.local_sgd"])
@@ -25,9 +25,9 @@ def _ask(path: Path, command: str, arguments: tuple[Any, ...], options: dict[str
     try:
         getattr(opened(path), command)(*arguments, **options)
     except RunBusy:
-        raise SystemExit(_BUSY) from None
+        raise SystemExit(BUSY) from None
     except FedForgetError:
-        raise SystemExit(_OURS) from None
+        raise SystemExit(OURS) from None
 
 
 class Asking:
@@ -38,7 +38,7 @@ class Asking:
         self._process.start()
 
     def outcome(self) -> int:
-        """0 if it worked, 5 if the run was busy, 9 for another of our errors."""
+        """0 if it worked, ``BUSY`` if the run was, ``OURS`` for another of our errors."""
         self._process.join(_PATIENCE)
         if self._process.exitcode is None:
             self._process.kill()

@@ -18,7 +18,7 @@ from fedforget.store.lock import RunLock
 from fedforget.store.policy import Policy
 from fedforget.store.requests import Stage, Submission, one_month_after
 from tests.helpers import function_files
-from tests.requests.elsewhere import Asking, forget_elsewhere
+from tests.requests.elsewhere import BUSY, OURS, Asking, forget_elsewhere
 from tests.requests.world import PLAN, opened
 
 ORDER = ["received", "accepted", "removed", "recomputed", "completed", "purged"]
@@ -237,7 +237,7 @@ def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
     outcomes: list[int] = []
     run.forget(first, on_round=once(arrives, lambda: forget_elsewhere(run.path, second, defer=True), outcomes))
     known = second.sample != 99
-    assert outcomes == [0 if known else 9]
+    assert outcomes == [0 if known else OURS]
     never = [first, second] if known else [first]
     assert function_files(run.path) == without(tmp_path / "never", *never)
     assert sorted(r.state for r in receipts(run).values()) == ["purged"] * len(never)
@@ -248,7 +248,7 @@ def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
 def test_who_asks_at_once_while_somebody_works_is_told_so(run: Run) -> None:
     outcomes: list[int] = []
     run.forget(Request(1), on_round=once(4, lambda: forget_elsewhere(run.path, Request(2)), outcomes))
-    assert outcomes in ([5], []), "busy, if anything was recomputed"
+    assert outcomes in ([BUSY], []), "busy, if anything was recomputed"
     assert len(receipts(run)) == 1
 
 
@@ -285,6 +285,47 @@ def test_parallel_submitters_with_the_same_and_with_different_keys(tmp_path: Pat
     asked = (Request(2), Request(3, 0), Request(3, 1))
     assert len(receipts(run)) == len(asked), "one receipt per request, however often it was handed in"
     assert function_files(run.path) == without(tmp_path / "never", *asked)
+    assert run.verify().ok
+
+
+def test_who_cancels_what_is_being_met_is_told_that_somebody_works(run: Run, tmp_path: Path) -> None:
+    (waiting,) = run.forget(Request(2), defer=True)
+    outcomes: list[int] = []
+    run.run_pending(on_round=once(4, lambda: Asking(run.path, "cancel", waiting.id).outcome(), outcomes))
+    assert outcomes == [BUSY]
+    assert receipts(run)[waiting.id].state == "purged"
+    assert function_files(run.path) == without(tmp_path / "never", Request(2))
+
+
+def test_cancelling_against_starting_one_of_them_wins(tmp_path: Path) -> None:
+    """At the same time, in processes of their own: cancelled and untouched, or met and erased, never in between."""
+    untouched = without(tmp_path / "all")
+    erased = without(tmp_path / "never", Request(2))
+    for attempt in range(12):
+        run = opened(tmp_path / f"run{attempt}")
+        run.train()
+        (waiting,) = run.forget(Request(2), defer=True)
+        asked = [("cancel", waiting.id), ("run_pending",)]
+        asking = [Asking(run.path, *each) for each in (asked if attempt % 2 else reversed(asked))]
+        outcomes = [each.outcome() for each in asking]
+        assert outcomes[0] == 0 or outcomes[1] == 0
+        assert all(outcome in (0, BUSY, OURS) for outcome in outcomes)
+        run.run_pending()
+        ended = receipts(run)[waiting.id].state
+        assert ended in ("cancelled", "purged")
+        assert function_files(run.path) == (untouched if ended == "cancelled" else erased)
+        assert run.verify().ok
+
+
+@pytest.mark.parametrize("command", ["run_pending", "train"])
+def test_two_at_once_do_the_work_once(run: Run, tmp_path: Path, command: str) -> None:
+    run.forget([Request(2), Request(3, 1)], defer=True)
+    outcomes = [each.outcome() for each in [Asking(run.path, command) for _ in range(3)]]
+    assert 0 in outcomes
+    assert set(outcomes) <= {0, BUSY}
+    run.run_pending()
+    assert [r.state for r in receipts(run).values()] == ["purged"] * 2
+    assert function_files(run.path) == without(tmp_path / "never", Request(2), Request(3, 1))
     assert run.verify().ok
 
 

@@ -214,7 +214,7 @@ class Life(RuleBasedStateMachine):
     def is_what_it_would_be_from_scratch(self) -> None:
         if hasattr(self, "path"):
             assert function_files(self.path) == from_scratch(self.present, self.rounds)
-            tally("steps of the state machine, each compared with learning from scratch")
+            tally("lives/steps, each compared with learning from scratch")
 
     @invariant()
     def the_record_tells_the_story(self) -> None:

@@ -21,7 +21,7 @@ from fedforget.store.requests import Submission
 from fedforget.store.run_directory import OpenRun
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model
-from tests.tally import tally
+from tests.tally import exhaustive, tally
 
 PLAN = Plan(3, 4, 2, 6)
 SEED = 5
@@ -122,14 +122,17 @@ def log(tmp_path: Path) -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("log")
-def test_no_byte_of_what_was_forgotten_is_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attempt", range(25 if exhaustive() else 1))
+def test_no_byte_of_what_was_forgotten_is_left(tmp_path: Path, attempt: int) -> None:
     world = World.planted()
     run, gone, derived = erase(world, tmp_path / "all")
     assert len(derived) > 5
     markers = {**world.markers(gone), **derived}
-    assert traces(tmp_path / "all", markers) == []
-    tally("bytes searched for markers", sum(p.stat().st_size for p in (tmp_path / "all").rglob("*") if p.is_file()))
-    tally("markers planted, none found after the purge", len(markers))
+    found = traces(tmp_path / "all", markers)
+    assert found == []
+    tally("markers/planted", len(markers))
+    tally("markers/bytes searched", sum(p.stat().st_size for p in (tmp_path / "all").rglob("*") if p.is_file()))
+    tally("markers/found", len(found))
     staying = [Request(list(world.data)[4])]
     assert traces(tmp_path / "all", world.markers(staying)), "the search finds what is there"
     never = world.opened(tmp_path / "never", without=gone)
@@ -213,5 +216,5 @@ def require_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callab
     kept = {path.stem.encode() for path in (run.path / "models").iterdir()} if leave is not leave_the_models else set()
     derived = {what: marker for what, marker in before.items() if marker not in kept and not what.startswith("weights")}
     found = traces(run.path, {**world.markers(gone), **derived})
-    tally("purges with a step left out, noticed")
     assert found, "a purge that leaves this out would not be noticed"
+    tally("markers/purges with a step left out, noticed")

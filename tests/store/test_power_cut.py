@@ -137,7 +137,9 @@ def undisturbed(scenario: Scenario, trained: Disk) -> dict[str, bytes]:
         return function_files(path)
 
 
-def complaint(disk: Disk, scenario: Scenario, promised: bool, expected: Mapping[str, bytes]) -> str:
+def complaint(
+    disk: Disk, scenario: Scenario, promised: bool, expected: Mapping[str, bytes], kind: str = "power/files"
+) -> str:
     """What is wrong after the same command again; empty if nothing is."""
     with scratch() as root:
         lay_out(disk, root)
@@ -154,7 +156,7 @@ def complaint(disk: Disk, scenario: Scenario, promised: bool, expected: Mapping[
         leftover = [entry.name for entry in path.iterdir() if entry.name.endswith((".tmp", "-wal"))]
         if leftover:
             return f"{leftover} left over"
-        tally("disks that a power cut may leave, recovered")
+        tally(kind)
         return ""
 
 
@@ -659,7 +661,9 @@ def test_cuts_in_commits(trained: Disk, commits: Commits, name: str, every: int)
     expected = undisturbed(scenario, trained)
     cuts = [(how, each.promised, disk) for each in commits(scenario, trained) for how, disk in each.disks()]
     assert len(cuts) > 150
-    found = [(how, complaint(disk, scenario, promised, expected)) for how, promised, disk in cuts[::every]]
+    found = [
+        (how, complaint(disk, scenario, promised, expected, "power/commits")) for how, promised, disk in cuts[::every]
+    ]
     assert [(how, wrong) for how, wrong in found if wrong] == []
 
 
