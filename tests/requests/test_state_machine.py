@@ -187,6 +187,23 @@ class Life(RuleBasedStateMachine):
         killed_at(moment, lambda: self.run.forget(request))
         self.forget(request)
 
+    @rule(request=st.sampled_from(TARGETS), moment=st.integers(1, 60), pending=st.booleans())
+    def crash_while_forgetting_and_do_something_else(self, request: Request, moment: int, pending: bool) -> None:
+        """Whoever comes next finishes what was begun; what was not begun has never been asked for."""
+        if not self.keeps_somebody(self.present, request) or not members_of(request) & self.present:
+            return
+        killed_at(moment, lambda: self.run.forget(request))
+        if pending and self.keeps_somebody(self.present, request, *self.waiting.values()):
+            self.run.run_pending()
+            for waiting in list(self.waiting.values()):
+                self.take_out(waiting)
+        else:
+            self.run.train(self.rounds)
+        with run_directory.reading(self.path) as run:
+            there = {(client, sample) for client in run.server.roster for sample in run.clients.samples(client)}
+        if not members_of(request) & there:
+            self.take_out(request)
+
     @rule(more=st.integers(1, 3), moment=st.integers(1, 30))
     def crash_while_training(self, more: int, moment: int) -> None:
         goal = min(PLAN.rounds, self.rounds + more)
@@ -207,6 +224,10 @@ class Life(RuleBasedStateMachine):
     def crash_while_adding(self, request: Request, moment: int) -> None:
         killed_at(moment, lambda: self.run.add(request, returning=True, seed=1))
         self.add(request)
+
+    @rule()
+    def verify(self) -> None:
+        assert self.run.verify().ok
 
     # What must hold after each of them
 
@@ -229,7 +250,11 @@ def sweep(examples: int, steps: int) -> None:
     run_state_machine_as_test(
         Life,
         settings=settings(
-            max_examples=examples, stateful_step_count=steps, deadline=None, suppress_health_check=list(HealthCheck)
+            max_examples=examples,
+            stateful_step_count=steps,
+            derandomize=not exhaustive(),  # other lives each time, where there is time for it
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
         ),
     )
 
