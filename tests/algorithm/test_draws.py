@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedforget.algorithm import draws
 from fedforget.algorithm.draws import (
     NO_CLIENT,
     Address,
     PrfPriorities,
     Purpose,
     draw_batch_without_replacement,
+    draw_batches_without_replacement,
     draw_clients_with_replacement,
     draw_key,
     multiplicities,
@@ -177,6 +179,32 @@ def test_the_edges_of_smallest(priorities, data):
     pairs, columns = priorities
     for count in (0, 1, len(pairs) - 1, len(pairs), len(pairs) + 1):
         assert smallest(columns, count).tolist() == by_sorting(pairs, count)
+
+
+@given(
+    rows=st.lists(st.tuples(st.integers(0, 3), st.permutations(range(6))), min_size=1, max_size=5),
+    count=st.integers(1, 6),
+)
+def test_many_rows_are_compared_as_each_alone(rows, count):
+    """Also where some have equal high halves at the boundary and others have not."""
+    orders = np.array([[[rank // 2**shift, rank] for rank in ranks] for shift, ranks in rows], np.uint64)
+    assert smallest(orders, count).tolist() == [smallest(order, count).tolist() for order in orders]
+
+
+@given(
+    together=st.integers(1, 40),
+    samples=st.sets(st.integers(0, 30), min_size=1),
+    steps=st.integers(1, 9),
+    data=st.data(),
+)
+def test_a_round_of_batches_is_its_steps_one_by_one(together, samples, steps, data):
+    size, held, priorities = data.draw(st.integers(1, 12)), IdSet(samples), PrfPriorities(SEED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(draws, "_TOGETHER", together)
+        rows = draw_batches_without_replacement(priorities, 3, held, 2, range(steps), size)
+    assert [[held.ids[place] for place in row] for row in rows] == [
+        reference_batch(SEED, 3, held.ids, 2, step, size) for step in range(steps)
+    ]
 
 
 def test_smallest_of_nothing_is_nothing():

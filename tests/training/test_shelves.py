@@ -72,6 +72,21 @@ def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats
             assert bits(next(shared.batches(one))) == expected
 
 
+@pytest.mark.parametrize(("features", "at_once"), [(16, True), (32, True), (15, False), (2**18, False)])
+def test_batches_begin_where_a_copy_would(features: int, at_once: bool) -> None:
+    """A matrix product may add in another order elsewhere, so that a round cut in two would have other bits."""
+    samples: dict[Id, Pair] = {place: pair(place, shape=(features,)) for place in range(8)}
+    batches = [(0, 5), (1, 3), (5, 7), (2, 4), (0, 6)]
+    found = list(Shelves(Source(samples), torch.float32).batches(work(range(8), *batches)))
+    for (x, y), batch in zip(found, batches, strict=True):
+        assert x.data_ptr() % 64 == 0
+        assert x.is_contiguous()
+        assert bits((x, y)) == bits(
+            (torch.stack([as_tensor(samples[each][0]) for each in batch]), torch.tensor([each % 3 for each in batch]))
+        )
+    assert (len({x.untyped_storage().data_ptr() for x, _ in found}) == 1) is at_once
+
+
 def test_an_erased_sample_is_not_read_again_and_others_are_read_once_per_shelf() -> None:
     source = Source({place: pair(place) for place in range(4)})
     shelves = Shelves(source, torch.float32)
