@@ -285,3 +285,9 @@ def test_a_hopeless_number_of_rounds_is_no_hopeless_wait() -> None:
                      "--rounds", "2000000000")  # fmt: skip
     assert told["client"]["probability"] == 1.0
     assert time.monotonic() - began < 2.0
+
+
+def test_a_server_optimizer_costs_storage() -> None:
+    """Two moments in float64 beside a model in float32."""
+    plain, adam = (good_json("plan", *KNOWN, "--server-optimizer", name)["storage"] for name in ("average", "fedadam"))
+    assert (plain["state_bytes"], adam["state_bytes"]) == (plain["model_bytes"], 5 * plain["model_bytes"])

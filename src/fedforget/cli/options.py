@@ -32,6 +32,7 @@ EvalEvery = Annotated[
 Federation = Annotated[
     str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
 ]
+ServerOptimizerName = Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")]
 WorkerTimeout = Annotated[
     float | None, typer.Option(help="Seconds that a worker has for one client's round.", show_default="600")

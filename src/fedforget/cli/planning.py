@@ -26,6 +26,7 @@ from fedforget.cli.options import (
     RhoS,
     Rounds,
     Seed,
+    ServerOptimizerName,
     Workers,
 )
 from fedforget.cli.output import JsonOption, emit, warn
@@ -58,6 +59,7 @@ def plan(
     local_steps: LocalSteps = None,
     steps: Annotated[Whole, _option("Steps in all (T), instead of --rounds or --local-steps.")] = None,
     keep: Annotated[str | None, _option("Models to keep: every, ends, or each N-th.", show_default="every")] = None,
+    server_optimizer: ServerOptimizerName = None,
     model_bytes: Annotated[
         Whole, _option("Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP")
     ] = None,
@@ -105,6 +107,7 @@ def plan(
     options = PlanOptions(
         data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
         batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep,
+        server_optimizer=server_optimizer,
     ).with_file(config)  # fmt: skip
     limits = said(
         rho_s=max_rho_s, rho_c=max_rho_c, sample_probability=max_sample_probability,

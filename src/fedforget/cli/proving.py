@@ -91,11 +91,12 @@ def demo(
         check_format(plot)
     chosen = workforce(federation, workers, None)
     story = run_demo(out, seed, say=(lambda _: None) if as_json else print, progress=progress, **chosen)
-    emit(story.as_dict(), as_json, lambda: _told(story))
     if plot is not None:
         from fedforget.plots.story import draw_story  # noqa: PLC0415 (matplotlib)
 
         draw_story(plot, story)
+    emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, as_json, lambda: _told(story))
+    if plot is not None:
         say(f"drawn in {plot}")
     if not story.equal:
         raise VerificationFailed("the two digests differ", hint="report this: exactness is broken")
