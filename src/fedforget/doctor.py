@@ -19,7 +19,7 @@ from fedforget.algorithm.draws import Address, Purpose, draw_key
 from fedforget.algorithm.ids import id_block
 from fedforget.environment import environment
 from fedforget.errors import FedForgetError, RunBusy, RunDamaged, UnfinishedRequest
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store
+from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, story
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import digest, write_durably
@@ -323,7 +323,7 @@ def _whole(models: ModelFiles, name: str) -> str:
 
 
 def _chain(trail: Record) -> str:
-    problem = trail.chain_problem()
+    problem = story.problem_of(trail)
     if problem is not None:
         raise RunDamaged(problem)
     return "unbroken"

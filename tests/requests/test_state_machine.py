@@ -26,7 +26,7 @@ from hypothesis.stateful import (
 
 from fedforget import Request, Run
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.store import files, run_directory
+from fedforget.store import files, run_directory, story
 from fedforget.store.database import Database
 from tests.helpers import function_files
 from tests.requests.world import DATA, PLAN, opened
@@ -241,7 +241,7 @@ class Life(RuleBasedStateMachine):
     def the_record_tells_the_story(self) -> None:
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
-                assert run.record.chain_problem(run.server.seed_origin) is None
+                assert story.problem_of(run.record, run.server.seed_origin) is None
                 assert set(run.record.waiting()) == set(self.waiting)
                 assert not run.record.pending()
 

@@ -12,6 +12,7 @@ import pytest
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.errors import FedForgetError
 from fedforget.store import record as record_module
+from fedforget.store import story
 from fedforget.store.chain import EventChain
 from fedforget.store.database import Database
 from fedforget.store.record import Record
@@ -83,7 +84,7 @@ def test_a_record_of_format_1_tells_the_same_story(old: Path) -> None:
     assert found is not None
     assert found.id == "r-1"
     assert record.pending() == [INTENT], "what was interrupted is still to be finished"
-    assert record.chain_problem("system") is None
+    assert story.problem_of(record, "system") is None
     assert record.metrics.accuracies() == {3: 7 / 9}
     assert record.seals.all() == {}, "seals of the old bytes say nothing about the new ones"
     assert record.tainted

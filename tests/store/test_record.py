@@ -15,6 +15,7 @@ from fedforget import Plan, Request, Run
 from fedforget.algorithm.forget import Decision
 from fedforget.errors import FedForgetError
 from fedforget.store import record as record_module
+from fedforget.store import story
 from fedforget.store.database import Database
 from fedforget.store.record import Outcome, Record
 from fedforget.store.requests import Basis, Intent, Stage, Submission, guarantee_of
@@ -48,7 +49,7 @@ def finish(record: Record, intent: Intent) -> None:
     record.purged(intent)
 
 
-def story(record: Record) -> None:
+def live(record: Record) -> None:
     """A life with two batches."""
     record.trained(5, {"torch": "2"})
     finish(record, accept(record, Request("anna"), Request("ben", "scan")))
@@ -65,7 +66,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
     ):
         step()
         seen.append(record.stage(intent))
-        assert record.chain_problem() is None
+        assert story.problem_of(record) is None
     record.purged(intent)
     assert seen == STAGES[1:5]
     assert {receipt.state for receipt in record.receipts()} == {Stage.PURGED}
@@ -89,7 +90,7 @@ def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path)
 
 
 def test_whoever_is_gone_is_found_under_a_pseudonym(record: Record) -> None:
-    story(record)
+    live(record)
     first, second, third = record.receipts()
     found = record.find(Request("anna"))
     assert found is not None
@@ -117,8 +118,8 @@ EVENTS = 1 + 1 + (2 * 7 + 1) + (7 + 1)  # created, trained; two batches with a t
 
 
 def test_every_altered_event_is_noticed(record: Record) -> None:
-    story(record)
-    assert record.chain_problem() is None
+    live(record)
+    assert story.problem_of(record) is None
     count = len(record.events())
     assert count == EVENTS
     changes = ["time = '2020'", "kind = 'other'", "body = '{\"x\": 1}'", "hash = zeroblob(32)", "sequence = -5"]
@@ -126,20 +127,20 @@ def test_every_altered_event_is_noticed(record: Record) -> None:
         for change in changes:
             with undone(record):
                 record.database.run(f"UPDATE events SET {change} WHERE sequence = ?", (sequence,))
-                assert record.chain_problem() is not None, f"{change} in event {sequence}"
-    assert record.chain_problem() is None
+                assert story.problem_of(record) is not None, f"{change} in event {sequence}"
+    assert story.problem_of(record) is None
 
 
 def test_every_removed_event_is_noticed(record: Record) -> None:
-    story(record)
+    live(record)
     for sequence in range(1, len(record.events()) + 1):
         with undone(record):
             record.database.run("DELETE FROM events WHERE sequence = ?", (sequence,))
-            assert record.chain_problem() is not None, f"event {sequence}"
+            assert story.problem_of(record) is not None, f"event {sequence}"
 
 
 def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) -> None:
-    story(record)
+    live(record)
     record.trained(9, {"torch": "2"})
     record.seals.set({"server.db": "00"})
     assert record.seals.content_digest() == record.seals.all()[OWN_SEAL]
@@ -156,16 +157,16 @@ def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) 
 
 
 def test_every_added_event_is_noticed(record: Record) -> None:
-    story(record)
+    live(record)
     last = len(record.events())
     for sequence in (0, last + 1, last + 2):
         with undone(record):
             record.database.run("INSERT INTO events VALUES (?, '2024', 'trained', '{}', zeroblob(32))", (sequence,))
-            assert record.chain_problem() is not None, f"an event {sequence}"
+            assert story.problem_of(record) is not None, f"an event {sequence}"
 
 
 def test_an_altered_request_is_noticed(record: Record) -> None:
-    story(record)
+    live(record)
     for change in (
         "DELETE FROM requests WHERE place = 1",
         "UPDATE requests SET state = 'accepted' WHERE place = 1",
@@ -173,14 +174,14 @@ def test_an_altered_request_is_noticed(record: Record) -> None:
     ):
         with undone(record):
             record.database.run(change)
-            assert record.chain_problem() is not None, change
+            assert story.problem_of(record) is not None, change
 
 
 @pytest.mark.parametrize("body", ["nonsense", "[]", '"text"', "null", "3"])
 def test_a_body_that_is_no_object_is_a_problem_not_a_crash(record: Record, body: str) -> None:
-    story(record)
+    live(record)
     record.database.run("UPDATE events SET body = ? WHERE sequence = 2", (body,))
-    assert record.chain_problem() is not None
+    assert story.problem_of(record) is not None
 
 
 def test_an_intent_that_cannot_be_read_is_our_error(record: Record) -> None:

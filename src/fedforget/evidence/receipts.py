@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.envelope import Envelope, seal, unseal
+from fedforget.store import story
 from fedforget.store.chain import Event
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.receipt_key import signing_key
@@ -141,7 +142,7 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
 
 def compare(found: ReceiptCheck, run: OpenRun) -> None:
     """Whether the run tells the same story, and holds what the receipt says it held."""
-    problem = run.record.chain_problem(run.server.seed_origin)
+    problem = story.problem_of(run.record, run.server.seed_origin)
     found.problems += [problem] if problem is not None else _differences(found.statement, run)
     found.run_ok = not found.problems
 

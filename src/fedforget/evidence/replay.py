@@ -17,6 +17,7 @@ from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.errors import DataChanged, RunDamaged
+from fedforget.store import story
 from fedforget.store.files import digest
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
@@ -91,7 +92,7 @@ def verify(
     found = Verification(seeds_tainted=run.record.tainted)
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
-    problem = run.record.chain_problem(run.server.seed_origin)
+    problem = story.problem_of(run.record, run.server.seed_origin)
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)

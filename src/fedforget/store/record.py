@@ -51,10 +51,6 @@ _SHOWN = (
     "id", "batch_id", "level", "basis", "state", "received", "deadline", "reason", "first_changed_step",
     "recomputed_steps", "steps_alone", "model_digest", "guarantee",
 )  # fmt: skip
-_TOLD = (
-    "level", "basis", "guarantee", "received", "deadline", "reason", "first_changed_step", "recomputed_steps", "state",
-)  # fmt: skip
-_LEAVES_NO_TRACE = (Stage.RECEIVED, Stage.ACCEPTED, Stage.REJECTED, Stage.CANCELLED)
 _FORGOTTEN = "record forgotten"
 
 
@@ -417,44 +413,6 @@ class Record:
             {"sequence": event.sequence, "time": event.time, "kind": event.kind, **event.body}
             for event in self.chain.events()
         ]
-
-    def chain_problem(self, seed_origin: str | None = None) -> str | None:
-        """Why the events don't chain, or don't tell the story that the record tells; None if they do."""
-        return self.chain.problem() or self._story_problem(seed_origin) or self._trace_problem()
-
-    def _story_problem(self, seed_origin: str | None) -> str | None:
-        told: dict[str, dict[str, Any]] = {}
-        tainted, origin = False, None
-        for event in self.events():
-            origin = event.get("seed_origin", origin)
-            if event["kind"] == "reseeded":
-                tainted = False
-            if "request" in event:
-                about = told.setdefault(event["request"], {})
-                state = event["kind"] if event["kind"] in list(Stage) else about.get("state")
-                about |= {**event, "state": state}
-                if "guarantee" in event:
-                    tainted |= event["guarantee"] == GUARANTEE_PATH and about.get("basis") != Basis.EXOGENOUS
-        shown = {receipt.id: receipt.as_dict() for receipt in self.receipts()}
-        if told.keys() != shown.keys() or any(
-            about.get(key) != shown[request][key] for request, about in told.items() for key in _TOLD
-        ):
-            return "the requests of the record are not those of its events"
-        if tainted != self.tainted or (seed_origin or origin) != origin:
-            return "the record's events tell another story of its seeds"
-        return None
-
-    def _trace_problem(self) -> str | None:
-        ended = {event.body.get("request", ""): event.sequence for event in self.chain.events()}
-        traced = {request for (request,) in self.database.rows("SELECT request FROM erased")}
-        for identifier, state, model, mac in self.database.rows(
-            "SELECT id, state, model_digest, model_mac FROM requests"
-        ):
-            if model is not None and mac is not None and self.mac("model", model.encode()) != mac:
-                return f"the model digest of request {identifier} was altered"
-            if state not in _LEAVES_NO_TRACE and identifier not in traced and ended[identifier] > self.forgotten_at:
-                return f"request {identifier} has lost its pseudonym"
-        return None
 
     @property
     def forgotten_at(self) -> int:
