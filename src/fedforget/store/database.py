@@ -16,6 +16,7 @@ from typing import Any
 
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
 from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
+from fedforget.store.lock import undisturbed
 from fedforget.store.write_behind import WriteBehind
 
 _ROOM = 2**17  # bytes below which a database cannot work
@@ -94,6 +95,12 @@ class Database:
         with self.errors():
             self._connection.execute("PRAGMA journal_mode=WAL")
 
+    def begin_reading(self) -> None:
+        """From here on everything is read as it is now, whatever is committed meanwhile."""
+        with self.errors():
+            self._connection.execute("BEGIN")
+            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
         """Turn SQLite's errors into ours, which name the file. What was written before is on disk by then."""
@@ -163,10 +170,11 @@ class Database:
 
     def rebuild(self) -> None:
         """Make the file canonical now, and go on."""
-        self.close_canonical()
-        with self.errors():
-            self._connection = _connect(self.path)
-            self._prepare("", create=False)
+        with undisturbed(self.path.parent):
+            self.close_canonical()
+            with self.errors():
+                self._connection = _connect(self.path)
+                self._prepare("", create=False)
 
     def close(self) -> None:
         """Close as it is (a WAL that is left is recovered by the next opening)."""

@@ -1,18 +1,27 @@
-"""One process at a time.
+"""One process at a time works on a run; others may look at it meanwhile.
 
-The lock is a POSIX record lock: child processes don't inherit it, and it ends with its holder.
+Who works holds a POSIX record lock: child processes don't inherit it, and it ends with its holder. Who looks holds a
+shared lock on the run directory for that time, and whoever works waits for them, and keeps new ones out, while it
+replaces the databases' files. The way in leads past a second lock, on ``models/``, so that those who look can't follow
+one another so closely that nobody gets to work.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import threading
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from fedforget.errors import RunBusy
 from fedforget.store.files import storage_errors
+
+PATIENCE = 60.0  # seconds
+_PAUSE = 0.002
 
 _held: set[str] = set()  # record locks don't exclude the process that holds them
 _guard = threading.Lock()
@@ -56,3 +65,49 @@ class RunLock:
         return RunBusy(
             f"the run {self._path.parent} is in use by {holder}", hint="wait until it has finished, then try again"
         )
+
+
+@contextlib.contextmanager
+def looking(run: Path) -> Iterator[None]:
+    """While this lasts, nobody replaces a file of the run."""
+    with _locked(run / "models", fcntl.LOCK_EX, run), contextlib.ExitStack() as inside:
+        inside.enter_context(_locked(run, fcntl.LOCK_SH, run))
+        leave = inside.pop_all()
+    with leave:
+        yield
+
+
+@contextlib.contextmanager
+def undisturbed(run: Path) -> Iterator[None]:
+    """While this lasts, nobody looks at the run."""
+    with _locked(run / "models", fcntl.LOCK_EX, run), _locked(run, fcntl.LOCK_EX, run):
+        yield
+
+
+@contextlib.contextmanager
+def _locked(directory: Path, kind: int, run: Path) -> Iterator[None]:
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        yield  # told by whoever needs it
+        return
+    try:
+        _wait_for(descriptor, kind, run)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _wait_for(descriptor: int, kind: int, run: Path) -> None:
+    end = time.monotonic() + PATIENCE
+    while True:
+        try:
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno not in (errno.EWOULDBLOCK, errno.EINTR):
+                return  # a file system without such locks
+        else:
+            return
+        if time.monotonic() > end:
+            raise RunBusy(f"the run {run} is looked at without end", hint="end the other process, then try again")
+        time.sleep(_PAUSE)

@@ -28,7 +28,7 @@ from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
 from fedforget.store.inbox import Inbox
-from fedforget.store.lock import RunLock
+from fedforget.store.lock import RunLock, looking, undisturbed
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
@@ -143,10 +143,11 @@ def _working(path: Path) -> Iterator[OpenRun]:
     run = _open(path)
     behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
     try:
-        run.record.database.begin_writing()
-        run.record.seals.break_all()  # before any other byte changes
-        run.server.database.begin_writing()
-        run.clients.database.begin_writing()
+        with undisturbed(path):
+            run.record.database.begin_writing()
+            run.record.seals.break_all()  # before any other byte changes
+            run.server.database.begin_writing()
+            run.clients.database.begin_writing()
         _clean(run)
         _write_behind(run, behind)
         yield run
@@ -172,8 +173,8 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
     """
     trusting = trusting or not settled
     PlanFile.read(path)  # says so if there is no run
-    with RunLock(path) if settled else contextlib.nullcontext():
-        run = _open(path, trusting=trusting)
+    with RunLock(path) if settled else looking(path):
+        run = _open(path, trusting=trusting, snapshot=not settled)
         if settled and not run.record.seals.all():
             _close(run)
             with contextlib.suppress(*((RunDamaged,) if trusting else ())), _working(path):
@@ -195,13 +196,15 @@ def _close(run: OpenRun) -> None:
         database.close()
 
 
-def _open(path: Path, *, trusting: bool = False) -> OpenRun:
+def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> OpenRun:
     file = PlanFile.read(path)
     with contextlib.ExitStack() as opened:
 
         def opened_database(name: str, **kind: Any) -> Database:
             database = Database(path / name, **kind)
             opened.callback(database.close)
+            if snapshot:
+                database.begin_reading()
             return database
 
         trail = Record(opened_database(RECORD, **RECORD_FORMAT))
@@ -267,6 +270,14 @@ def _clean(run: OpenRun) -> None:
 
 
 def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
+    with undisturbed(run.path):
+        failure = _close_all(run, seal=seal)
+    if failure is not None and not suppress:
+        raise failure
+
+
+def _close_all(run: OpenRun, *, seal: bool) -> FedForgetError | None:
+    """Leave every file canonical; returns what went wrong."""
     failure: FedForgetError | None = None
     for database in run.databases():  # the record comes last, with the seals of the others
         try:
@@ -277,8 +288,7 @@ def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
         except (StorageFailed, RunDamaged) as error:
             database.close()
             failure = failure or error
-    if failure is not None and not suppress:
-        raise failure
+    return failure
 
 
 def _refuse_foreign(path: Path) -> None:
