@@ -14,9 +14,11 @@ if TYPE_CHECKING:
     from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
     from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
     from fedforget.errors import FedForgetError
+    from fedforget.evidence.receipts import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
     from fedforget.overview import Status
     from fedforget.run import Run
+    from fedforget.store.policy import Policy
     from fedforget.store.requests import Receipt
 
 __all__ = [
@@ -25,7 +27,9 @@ __all__ = [
     "LocalOptimizer",
     "Loss",
     "Plan",
+    "Policy",
     "Receipt",
+    "ReceiptCheck",
     "Request",
     "Run",
     "ServerOptimizer",
@@ -33,6 +37,7 @@ __all__ = [
     "Verification",
     "__version__",
     "forgetting_cost",
+    "read_receipt",
 ]
 
 _HOMES = {
@@ -41,6 +46,8 @@ _HOMES = {
     "LocalOptimizer": "fedforget.algorithm.plan",
     "Loss": "fedforget.algorithm.theory",
     "Plan": "fedforget.algorithm.plan",
+    "Policy": "fedforget.store.policy",
+    "ReceiptCheck": "fedforget.evidence.receipts",
     "Receipt": "fedforget.store.requests",
     "Request": "fedforget.algorithm.forget",
     "Run": "fedforget.run",
@@ -48,6 +55,7 @@ _HOMES = {
     "Status": "fedforget.overview",
     "Verification": "fedforget.evidence.replay",
     "forgetting_cost": "fedforget.algorithm.theory",
+    "read_receipt": "fedforget.evidence.receipts",
 }
 
 

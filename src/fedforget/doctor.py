@@ -253,11 +253,12 @@ class _Examination:
 
     def _receipt_key(self) -> Iterator[Check]:
         private, public = (self._path / name for name in receipt_key.NAMES)
-        if not private.exists() and not public.exists():
+        known = None if self._trail is None else self._trail.receipt_key
+        if not private.exists() and not public.exists() and known is None:
             yield Check(receipt_key.PRIVATE, True, "none was made yet")
             return
         found = list[Ed25519PublicKey]()
-        yield _examined(receipt_key.PRIVATE, lambda: _private_half(private, found), _LOST_KEY)
+        yield _examined(receipt_key.PRIVATE, lambda: _private_half(private, known, found), _LOST_KEY)
         problem = receipt_key.permissions_problem(self._path)
         if problem is not None:
             yield Check("receipt key permissions", False, problem, f"give it to its owner only: chmod 600 {private}")
@@ -269,13 +270,14 @@ class _Examination:
             yield _examined(receipt_key.PUBLIC, lambda: _public_half(public), _LOST_KEY)
 
     def _inbox(self) -> Iterator[Check]:
-        files = sorted((self._path / inbox.NAME).glob("*.json"))
-        for file in files:
+        whole = 0
+        for file in sorted((self._path / inbox.NAME).glob("*.json")):
             check = _examined(f"{inbox.NAME}/{file.name}", partial(_submission, file), _LOST_SUBMISSION)
+            whole += check.ok
             if not check.ok:
                 yield check
-        if files:
-            yield Check(inbox.NAME, True, f"{len(files)} requests wait for a process to take them in")
+        if whole:
+            yield Check(inbox.NAME, True, f"{whole} requests wait for a process to take them in")
 
 
 _LOST_PLAN = "restore it from a backup: it cannot be rebuilt, what was decided stands nowhere else"
@@ -285,14 +287,14 @@ _LOST_SEEDS = "restore what is named from a backup: seeds cannot be rebuilt, the
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, the trail stands nowhere else"
 _LOST_KEY = (
     "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
-    f"key, so keep {receipt_key.PUBLIC} elsewhere"
+    f"key, so keep {receipt_key.PUBLIC} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
 )
 _LOST_PUBLIC = "it can be derived again from the other half: give the same command with --rebuild"
 _ODD_PAIR = (
     "restore both halves from a backup: neither says which of them is right; a receipt that was issued before verifies "
     "with the right public key"
 )
-_LOST_SUBMISSION = "it cannot be rebuilt: hand the request in again, then delete this file"
+_LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then hand the request in again"
 
 
 def _lost_model(round_: int | None, start: int | None, replayable: bool) -> str:
@@ -335,10 +337,10 @@ def _requests(trail: Record) -> str:
     return "none waits"
 
 
-def _private_half(path: Path, found: list[Ed25519PublicKey]) -> str:
+def _private_half(path: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
     """Without the key's own module, which would make a new one where none is."""
     if not path.exists():
-        raise RunDamaged(f"{path} is missing, but its public half is there")
+        raise RunDamaged(f"{path} is missing, and receipts were signed with it")
     data = path.read_bytes()
     try:
         key = serialization.load_pem_private_key(data, None)
@@ -349,6 +351,8 @@ def _private_half(path: Path, found: list[Ed25519PublicKey]) -> str:
     kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     if key.private_bytes(serialization.Encoding.PEM, *kind) != data:
         raise RunDamaged(f"{path} is damaged: it holds a key, but not as it was written")
+    if known is not None and receipt_key.key_id(key.public_key()) != known:
+        raise RunDamaged(f"{path} is not the key that receipts of this run were signed with")
     found.append(key.public_key())
     return "whole"
 

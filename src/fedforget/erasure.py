@@ -58,6 +58,7 @@ class Erasure:
                 if defer:
                     self._reject(submission)
                 raise
+            record.ask_again(submission, known.values())
             if defer:
                 return record.receive(submission, known, told=told)
             waiting = record.waiting()
@@ -70,6 +71,10 @@ class Erasure:
                 wanted, {**waiting, **fresh}, dict.fromkeys(fresh, submission.basis), new_seed
             )
             return record.receive(submission, known, intent, **decided)
+        require_standing(self.run, submission, ids)
+        record.ask_again(submission, ids)
+        if told:
+            record.also_known_as(submission.ids, ids)
         if not defer:
             waiting = record.waiting()
             self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
@@ -82,9 +87,9 @@ class Erasure:
                 ids = self.submit(submission, defer=True, told=True)
             except UnknownTarget:
                 ids = []  # rejected, and the record says so
-            except InvalidInput:
+            except InvalidInput as refusal:
                 ids = []
-                self._reject(submission, "its idempotency key came with other requests before")
+                self._reject(submission, refusal.message)
             if join:
                 waiting = self.run.record.waiting()
                 self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
@@ -243,7 +248,9 @@ class Erasure:
 
     # Joining
 
-    def add(self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource) -> Intent | None:
+    def add(
+        self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str = Basis.UNKNOWN
+    ) -> Intent | None:
         """Bring in samples and clients of the data, as if they had been there from the beginning."""
         joining = self._newcomers(targets, returning=returning, seeds=seeds)
         if not joining:
@@ -260,6 +267,7 @@ class Erasure:
             "clients": sum(new.seed is not None for new in joining),
             "samples": sum(len(new.samples) for new in joining),
             "returning": returning,
+            "basis": basis,
         }
         run.record.begin(intent, guarantee="", recomputed_steps=0, added=added)
         return intent
@@ -295,6 +303,18 @@ class Erasure:
         self.run.server.join({new.client: new.seed.commitment for new in joining if new.seed is not None})
 
 
+def require_standing(run: OpenRun, submission: Submission, ids: Sequence[str]) -> None:
+    """A key may not stand for something that no longer holds: whoever asks would believe that it is gone."""
+    key, hint = f"the request with the idempotency key {submission.key!r}", "use a new key to ask again"
+    for receipt in run.record.receipts_of(ids):
+        if receipt.state == Stage.REJECTED:
+            raise UnknownTarget(f"{key} was rejected: {receipt.reason}", hint=hint)
+        if receipt.state == Stage.CANCELLED:
+            raise InvalidInput(f"{key} was cancelled", hint=hint)
+        if receipt.state == Stage.PURGED and still_there(run, submission.requests):
+            raise InvalidInput(f"{key} was met, and what it took was brought back since", hint=hint)
+
+
 def told_back(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
     """Receipts that name what was asked for, to whoever asked."""
     return [
@@ -306,7 +326,10 @@ def told_back(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[
 def hand_in(path: Path, submission: Submission) -> list[Receipt]:
     """Leave requests for the process that works on a run; refused here already if there is nothing of the kind."""
     with run_directory.reading(path, settled=False) as run:
-        run.record.ids_of_key(submission)
+        known = run.record.ids_of_key(submission)
         still_there(run, submission.requests)
-    Inbox(path).leave(submission)
-    return submission.receipts()
+        if known is not None:
+            require_standing(run, submission, known)
+        standing = [] if known is None else run.record.receipts_of(known)
+    Inbox(path).leave(submission)  # whoever works on the run judges it, also where the key is known
+    return told_back(standing, submission.requests) if standing else submission.receipts()

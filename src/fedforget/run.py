@@ -170,8 +170,7 @@ class Run:
         which will find them. The ``deadline`` is a day or a time (None: one month from now).
         """
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
-        if basis not in list(Basis):
-            raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+        _check_basis(basis)
         if defer and new_seed:
             raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         check_eval_every(eval_every)
@@ -209,12 +208,13 @@ class Run:
             erasure.settle()
             return told_back(run.record.receipts_of(list(waiting)), list(waiting.values()))
 
-    def cancel(self, identifier: str) -> Receipt:
-        """Take back a request that waits."""
+    def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
+        """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
+        _check_basis(basis)
         with self._at_work() as run:
             self._erasure(run)
             request = run.record.waiting().get(identifier)
-            run.record.cancel(identifier)
+            run.record.cancel(identifier, basis)
             receipt = run.record.receipt(identifier)
             return receipt if request is None else told_back([receipt], [request])[0]
 
@@ -224,6 +224,7 @@ class Run:
         *,
         returning: bool = False,
         seed: int | str | None = None,
+        basis: str = Basis.UNKNOWN,
         on_round: OnRound | None = None,
         eval_every: int | None = None,
     ) -> Status:
@@ -233,13 +234,15 @@ class Run:
         was made with a ``seed`` and it is given again, else from the operating system.
         """
         check_eval_every(eval_every)
+        _check_basis(basis)
+        wanted = _wanted(targets, None, None)
         with self._at_work() as run:
             erasure = self._erasure(run, on_round, eval_every)
             erasure.settle()
             seeds = SeedSource(seed)
             if seed is not None and seeds.server().commitment != run.file.server_commitment:
                 raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
-            erasure.add(_wanted(targets, None, None), returning=returning, seeds=seeds)
+            erasure.add(wanted, returning=returning, seeds=seeds, basis=basis)
             erasure.settle()
             self._engine.measure(run, eval_every)
             return status_of(run)
@@ -251,6 +254,8 @@ class Run:
             run.record.forget_itself()
 
     def set_policy(self, policy: Policy) -> None:
+        if not isinstance(policy, Policy):
+            raise InvalidInput(f"a {type(policy).__name__} is not a policy", hint="give fedforget.Policy(...)")
         with self._at_work() as run:
             run.record.set_policy(policy)
 
@@ -268,6 +273,11 @@ class Run:
     def status(self) -> Status:
         with run_directory.reading(self.path, settled=False) as run:
             return status_of(run)
+
+    def receipts(self) -> list[Receipt]:
+        """What became of every request so far. The record keeps no ids, so these name none."""
+        with run_directory.reading(self.path, settled=False) as run:
+            return run.record.receipts()
 
     def clients(self) -> dict[Id, int]:
         """The clients and how many samples each has."""
@@ -294,10 +304,12 @@ class Run:
                 on_round=on_round,
             )
 
-    def signed_receipt(self, identifier: str, *, public: bool = False) -> dict[str, Any]:
-        """The receipt of a request as a signed envelope; ``public``: without whether anything was recomputed."""
-        with run_directory.reading(self.path) as run:
-            return issue(run, identifier, public=public)
+    def signed_receipt(self, identifier: str, *, public: bool = False, new_key: bool = False) -> dict[str, Any]:
+        """The receipt of a request as a signed envelope; ``public``: without whether anything was recomputed.
+
+        ``new_key``: the key that there was is lost, and receipts are signed with another from here on.
+        """
+        return issue(self.path, identifier, public=public, new_key=new_key)
 
     def check_receipt(
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
@@ -336,12 +348,21 @@ class Run:
             yield run
 
 
+def _check_basis(basis: str) -> None:
+    if basis not in list(Basis):
+        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+
+
 def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
     if (requests is None) == (client is None) or (sample is not None and client is None):
         raise InvalidInput("say what to forget, once", hint="give a client, a client and a sample, or a batch")
     if requests is None:
         return [Request(client, sample)]
-    chosen = [requests] if isinstance(requests, Request) else list(requests)
+    if isinstance(requests, Request):
+        return [requests]
+    if not isinstance(requests, Iterable):
+        raise InvalidInput(f"{requests!r} is not a request", hint="give fedforget.Request(client, sample), or several")
+    chosen = list(requests)
     for request in chosen:
         if not isinstance(request, Request):
             raise InvalidInput(f"{request!r} is not a request", hint="give fedforget.Request(client, sample)")

@@ -24,16 +24,17 @@ def show(
     public: Annotated[
         bool, typer.Option("--public", help="Without whether anything was recomputed: for the person who asked.")
     ] = False,
+    new_key: Annotated[
+        bool, typer.Option("--new-key", help="The key that there was is lost: sign with a new one from now on.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,
     as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
 ) -> None:
     """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
     from fedforget.evidence.receipts import issue  # noqa: PLC0415
-    from fedforget.store import run_directory  # noqa: PLC0415
     from fedforget.store.files import write_durably  # noqa: PLC0415
 
-    with run_directory.reading(run) as opened:
-        envelope = issue(opened, request, public=public)
+    envelope = issue(run, request, public=public, new_key=new_key)
     if out is None:
         emit(envelope, as_json=True, text=str)
         return

@@ -15,7 +15,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.theory import ForgettingCost
 from fedforget.cli.app import app
 from fedforget.cli.options import EvalEvery, Federation, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
+from fedforget.cli.output import JsonOption, emit, pairs, progress, table
 from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, InvalidRequests
 from fedforget.store.policy import BATCH, Policy
@@ -23,6 +23,7 @@ from fedforget.store.requests import Basis, Receipt, Stage
 
 log = logging.getLogger("fedforget")
 
+BasisOption = Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")]
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
@@ -32,7 +33,7 @@ def forget(
     client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
-    basis: Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")] = "unknown",
+    basis: BasisOption = "unknown",
     new_seed: Annotated[
         bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
     ] = False,
@@ -172,12 +173,13 @@ def run_pending(
 def cancel(
     run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a request that waits.")],
+    basis: BasisOption = "unknown",
     as_json: JsonOption = False,
 ) -> None:
     """Take back a request that nobody has begun with."""
     from fedforget.builtin import open_run  # noqa: PLC0415
 
-    receipt = open_run(run).cancel(request)
+    receipt = open_run(run).cancel(request, basis=basis)
     emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
 
 
@@ -193,7 +195,7 @@ def policy(
     from fedforget.store import run_directory  # noqa: PLC0415
 
     if name is not None:
-        open_run(run).set_policy(Policy(name, timedelta(days=window or 0)))
+        open_run(run).set_policy(Policy.of_days(name, window))
     elif window is not None:
         raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
     with run_directory.reading(run, settled=False) as opened:
@@ -211,6 +213,7 @@ def add(
     seed: Annotated[
         int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
     ] = None,
+    basis: BasisOption = "unknown",
     eval_every: EvalEvery = None,
     federation: Federation = None,
     workers: Workers = None,
@@ -223,7 +226,9 @@ def add(
     targets = _from_file(file)
     opened = open_run(run, all_data=True, **workforce(federation, workers, worker_timeout))
     with progress("learning", opened.status().rounds_done) as advance:
-        status = opened.add(targets, returning=returning, seed=seed, on_round=advance, eval_every=eval_every)
+        status = opened.add(
+            targets, returning=returning, seed=seed, basis=basis, on_round=advance, eval_every=eval_every
+        )
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
     emit(facts, as_json, lambda: pairs(facts))
 
@@ -243,5 +248,4 @@ def forget_record(
             hint="add --yes if that is what you want",
         )
     open_run(run).forget_record()
-    say("the record's key is destroyed")
-    emit({"record_forgotten": True}, as_json, lambda: "the record has forgotten whom its requests were about")
+    emit({"record_forgotten": True}, as_json, lambda: "the record's key is destroyed")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import hashlib
 import json
 from typing import Any
 
@@ -12,15 +11,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.errors import ReceiptRefused
+from fedforget.store.receipt_key import key_id
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
 
 Envelope = dict[str, Any]
-
-
-def key_id(key: Ed25519PublicKey) -> str:
-    """A name for a key: a digest of its 32 bytes. Says which key to look for; proves nothing."""
-    return hashlib.blake2b(key.public_bytes_raw(), digest_size=16, person=b"fedforget/keyid").hexdigest()
 
 
 def seal(statement: dict[str, Any], key: Ed25519PrivateKey) -> Envelope:

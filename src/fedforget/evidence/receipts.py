@@ -15,10 +15,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.envelope import Envelope, seal, unseal
-from fedforget.store import story
+from fedforget.store import run_directory, story
 from fedforget.store.chain import Event
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.receipt_key import signing_key
+from fedforget.store.receipt_key import key_id, read_public_key, replace_lost_key, signing_key
 from fedforget.store.requests import Stage
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -37,13 +37,22 @@ _SPELT = {
 }
 
 
-def issue(run: OpenRun, identifier: str, *, public: bool = False) -> Envelope:
+def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Envelope:
     """The signed receipt of a request that has come to an end.
 
     The public form leaves out whether anything was recomputed, and with it what would tell: the steps, the exact times,
-    the digest of the state before.
+    the digest of the state before, and how many events there are. ``new_key``: the one that there was is lost.
     """
-    return seal(_statement(run, identifier, public), signing_key(run.path))
+    with run_directory.reading(path) as run:
+        statement, known = _statement(run, identifier, public), run.record.receipt_key
+        if new_key:
+            replace_lost_key(path)
+            known = None
+    key = signing_key(path, known)
+    if known is None:
+        with run_directory.writing(path) as run:
+            run.record.note_receipt_key(key_id(key.public_key()))
+    return seal(statement, key)
 
 
 def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
@@ -67,9 +76,10 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
             "basis": receipt.basis,
             "state": receipt.state,
             "times": times,
+            "deadline": receipt.deadline,
             "reason": receipt.reason,
         },
-        "chain": {"sequence": last.sequence, "head": last.hash.hex()},
+        "chain": {"head": last.hash.hex()} if public else {"head": last.hash.hex(), "sequence": last.sequence},
         "form": "public" if public else "full",
     }
     subject: list[dict[str, Any]] = []
@@ -140,6 +150,11 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
     return ReceiptCheck(signature_ok=True, statement=statement)
 
 
+def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
+    """A receipt whose signature holds under the public key in a file; ``Run.check_receipt`` does the rest."""
+    return check(Path(file), read_public_key(Path(key)))
+
+
 def compare(found: ReceiptCheck, run: OpenRun) -> None:
     """Whether the run tells the same story, and holds what the receipt says it held."""
     problem = story.problem_of(run.record, run.server.seed_origin)
@@ -155,25 +170,40 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
         return [f"the run has no request {identifier}: this is another run, or its record was cut off before it"]
     receipt, events = run.record.receipt(identifier), _events(run, identifier)
     problems = []
-    end = next((event for event in run.record.chain.events() if event.sequence == chain.get("sequence")), None)
-    if end is None or end.hash.hex() != chain.get("head"):
+    end = next((event for event in run.record.chain.events() if event.hash.hex() == chain.get("head")), None)
+    if end is None or chain.get("sequence", end.sequence) != end.sequence:
         problems.append("the head of the event chain is not in the run's record: the record was replaced or cut off")
     elif end.body.get("request") != identifier or end.kind != receipt.state:
         problems.append("the head of the event chain is not where this request ended: an older one was put in")
     problems += [
         f"the run's record has another {name} for this request"
-        for name in ("level", "basis", "state", "reason")
+        for name in ("level", "basis", "state", "deadline", "reason")
         if request.get(name) != getattr(receipt, name)
     ]
     times = request.get("times") or {}
-    if any(not time or not receipt.times.get(stage, "").startswith(time) for stage, time in times.items()):
+    ours = _statement(run, identifier, predicate["form"] == "public")
+    if times != ours["predicate"]["request"]["times"]:
         problems.append("the run's record has other times for this request")
     pseudonym, forgotten = run.record.pseudonym_of(identifier), run.record.forgotten_at > events[receipt.state].sequence
     if request.get("pseudonym") != pseudonym and not (forgotten and pseudonym is None):
         problems.append("the pseudonym is not that of this request")
     if receipt.state == Stage.PURGED:
         problems += _differences_of_states(statement, run, events)
+        if predicate.get("superseded") and not ours["predicate"]["superseded"]:
+            problems.append("it calls a state superseded that still stands")
+        if predicate.get("model") is None and ours["predicate"].get("model") is not None:
+            problems.append("it does not name the model, which still stands")
+    if not problems and _lasting(statement) != _lasting(ours):
+        problems.append("it says more, or less, than a receipt of this request says")
     return problems
+
+
+def _lasting(statement: dict[str, Any]) -> dict[str, Any]:
+    """Without what later requests, and a record that forgets itself, take out of a receipt."""
+    predicate = statement["predicate"]
+    changing = {"superseded": None, "model": None} if "superseded" in predicate else {}
+    request = {**predicate["request"], "pseudonym": None}
+    return {**statement, "subject": None, "predicate": {**predicate, **changing, "request": request}}
 
 
 def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict[str, Event]) -> list[str]:

@@ -37,9 +37,10 @@ class EventChain:
         self._database = database
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
-        rows = self._database.rows("SELECT sequence, hash FROM events ORDER BY sequence DESC LIMIT 1")
-        sequence, previous = (rows[0][0] + 1, rows[0][1]) if rows else (1, _BEGINNING)
-        time, text = now(), json.dumps(body, sort_keys=True)
+        rows = self._database.rows("SELECT sequence, hash, time FROM events ORDER BY sequence DESC LIMIT 1")
+        last, previous, before = rows[0] if rows else (0, _BEGINNING, "")
+        sequence, text = last + 1, json.dumps(body, sort_keys=True)
+        time = max(now(), before)  # a clock that was set back does not turn the story round
         self._database.run(
             "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
             (sequence, time, kind, text, _link(previous, sequence, time, kind, text)),

@@ -86,5 +86,5 @@ def read(path: Path) -> Submission:
         return Submission.decode(_unsealed(path.read_bytes()))
     except (ValueError, KeyError, TypeError, FedForgetError) as error:
         raise RunDamaged(
-            f"{path} is damaged: it is no submission", hint="hand the request in again, then delete this file"
+            f"{path} is damaged: it is no submission", hint="delete this file, then hand the request in again"
         ) from error

@@ -29,6 +29,13 @@ class Policy:
         if self.name == IMMEDIATE and self.window:
             raise InvalidInput("a window is for the policy batch", hint="leave it out")
 
+    @classmethod
+    def of_days(cls, name: str, days: float | None) -> Policy:
+        longest = _LONGEST / timedelta(days=1)
+        if days is not None and not 0 < days <= longest:
+            raise InvalidInput(f"a window cannot have {days:g} days", hint=f"give more than 0 and at most {longest:g}")
+        return cls(name, timedelta(days=days or 0))
+
     @property
     def collects(self) -> bool:
         return self.name == BATCH
@@ -47,7 +54,7 @@ class Policy:
         return due is not None and due <= (now or datetime.now(UTC))
 
     def encode(self) -> str:
-        return f"{self.name} {self.window.total_seconds():g}"
+        return f"{self.name} {self.window.total_seconds()}"
 
     @classmethod
     def decode(cls, text: str) -> Policy:

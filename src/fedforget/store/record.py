@@ -119,15 +119,12 @@ class Record:
         return replace(self.receipt(identifier), client=request.client, sample=request.sample)
 
     def id_of(self, target: Request) -> str | None:
-        """The request under which a target went, by itself or with its client; None if it did not."""
-        for known in (target, Request(target.client)):
-            rows = self.database.rows(
-                "SELECT request FROM erased WHERE pseudonym = ? ORDER BY sequence DESC LIMIT 1",
-                (self.pseudonym(known),),
-            )
-            if rows:
-                return str(rows[0][0])
-        return None
+        """The request under which a target last went, by itself or with its client; None if it did not."""
+        rows = self.database.rows(
+            "SELECT request FROM erased WHERE pseudonym IN (?1, ?2) ORDER BY sequence DESC, pseudonym <> ?1 LIMIT 1",
+            (self.pseudonym(target), self.pseudonym(Request(target.client))),
+        )
+        return str(rows[0][0]) if rows else None
 
     def basis_of(self, identifier: str) -> str:
         return str(self.database.rows("SELECT basis FROM requests WHERE id = ?", (identifier,))[0][0])
@@ -154,7 +151,8 @@ class Record:
         times: dict[str, dict[str, str]] = {}
         for event in self.chain.events():
             if event.kind in list(Stage):
-                times.setdefault(event.body.get("request", ""), {})[event.kind] = event.time
+                when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
+                times.setdefault(event.body.get("request", ""), {})[event.kind] = when
         rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
         return [
             Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
@@ -241,6 +239,30 @@ class Record:
                 self._enter(submission, place, identifier, request, Stage.REJECTED, reasons[request])
             self._remember_key(submission, list(submission.ids))
 
+    def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
+        """Requests that wait are asked for once more: the earlier deadline counts, and any doubt of the basis."""
+        waiting = self.waiting()
+        rows = {
+            identifier: self.database.rows("SELECT basis, deadline FROM requests WHERE id = ?", (identifier,))[0]
+            for identifier in ids
+            if identifier in waiting
+        }
+        for identifier, (basis, deadline) in rows.items():
+            stricter = submission.basis if basis == Basis.EXOGENOUS else basis
+            earlier = min(deadline or submission.deadline, submission.deadline) if submission.urgent else deadline
+            if (stricter, earlier) != (basis, deadline):
+                with self.database.transaction():
+                    self.database.run(
+                        "UPDATE requests SET basis = ?, deadline = ? WHERE id = ?", (stricter, earlier, identifier)
+                    )
+                    self.chain.append("asked again", {"request": identifier, "basis": stricter, "deadline": earlier})
+
+    def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None:
+        """Somebody was told other ids for requests that have some."""
+        with self.database.transaction():
+            for identifier, request in zip(told, ids, strict=True):
+                self._alias(identifier, request)
+
     def _enter(
         self, submission: Submission, place: int, identifier: str, request: Request, state: Stage,
         reason: str | None = None,
@@ -266,7 +288,7 @@ class Record:
                 (self.mac("key", submission.key.encode()), self.mac("key body", submission.body()), json.dumps(ids)),
             )
 
-    def cancel(self, identifier: str) -> None:
+    def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
         """Take back a request that nobody has begun with."""
         with self.database.transaction():
             if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
@@ -275,7 +297,8 @@ class Record:
                     hint="only what waits can be cancelled; `fedforget status RUN` shows what does",
                 )
             self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
-            self.chain.append(Stage.CANCELLED, {"request": identifier})
+            self.chain.append(Stage.CANCELLED, {"request": identifier, "cancelled_basis": basis})
+            self._taint_unless_exogenous(basis)
 
     def begin(self, intent: Intent, **decided: Any) -> None:
         """Commit the intent of a batch: from here on it is finished, whatever happens."""
@@ -298,6 +321,7 @@ class Record:
         self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, intent.encode()))
         if intent.joining:
             self.chain.append("added", {"batch": intent.batch_id, **(added or {})})
+            self._taint_unless_exogenous((added or {}).get("basis", Basis.UNKNOWN))
         before_mac = self.mac("state", before.encode()).hex()
         for place, identifier in enumerate(intent.ids):
             step = intent.decision.first_changed_steps[place]
@@ -319,8 +343,24 @@ class Record:
                     **steps,
                 },
             )
-            if guarantee == GUARANTEE_PATH and self.basis_of(identifier) != Basis.EXOGENOUS:
-                self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
+            if guarantee == GUARANTEE_PATH:
+                self._taint_unless_exogenous(self.basis_of(identifier))
+
+    def _taint_unless_exogenous(self, basis: str) -> None:
+        """What is there then depends on the draws, or may: equality in law is over for these seeds."""
+        if basis != Basis.EXOGENOUS:
+            self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")
+
+    @property
+    def receipt_key(self) -> str | None:
+        """The key that receipts are signed with, by its id; None if none was made."""
+        rows = self.database.rows("SELECT value FROM record WHERE key = 'receipt_key'")
+        return str(rows[0][0]) if rows else None
+
+    def note_receipt_key(self, key: str) -> None:
+        with self.database.transaction():
+            self.database.run("INSERT OR REPLACE INTO record VALUES ('receipt_key', ?)", (key,))
+            self.chain.append("receipt key", {"key": key})
 
     def pending(self) -> list[Intent]:
         """Batches that were begun and are not yet purged."""

@@ -111,6 +111,7 @@ class Submission:
     deadline: str
     ids: tuple[str, ...]
     key: str | None = None  # the asker's, so that asking again is not asking twice
+    urgent: bool = False  # the deadline is the asker's own
 
     @classmethod
     def of(
@@ -120,9 +121,11 @@ class Submission:
         due = one_month_after(now) if deadline is None else _moment(deadline)
         if due <= now:
             raise InvalidInput(f"the deadline {deadline} has passed", hint="give a day or a time to come")
-        if key is not None and not key.strip():
+        if key is not None and not _is_text(key):
             raise InvalidInput("the idempotency key is empty", hint="give any text that is yours alone, or none")
-        return cls(requests, basis, _text(now), _text(due), tuple(_new_id() for _ in requests), key)
+        return cls(
+            requests, basis, _text(now), _text(due), tuple(_new_id() for _ in requests), key, deadline is not None
+        )
 
     def receipts(self) -> list[Receipt]:
         """What can be told of requests that nobody has taken in yet."""
@@ -155,6 +158,7 @@ class Submission:
         return cls(
             tuple(Request(client, sample) for client, sample in raw["requests"]),
             str(raw["basis"]), str(raw["received"]), str(raw["deadline"]), tuple(map(str, raw["ids"])), raw["key"],
+            bool(raw.get("urgent")),
         )  # fmt: skip
 
 
@@ -241,19 +245,23 @@ def _moment(text: str) -> datetime:
     """A day (its end) or a time, in UTC unless it says otherwise."""
     try:
         found = datetime.fromisoformat(text)
-    except ValueError as error:
+        if found.tzinfo is None:
+            found = found.replace(tzinfo=UTC)
+        if len(text) <= len("2027-01-31"):
+            found += timedelta(days=1, milliseconds=-1)
+        return found.astimezone(UTC)
+    except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(
             f"{text!r} is neither a day nor a time", hint="write 2027-01-31 or 2027-01-31T12:00+01:00"
         ) from error
-    if found.tzinfo is None:
-        found = found.replace(tzinfo=UTC)
-    if len(text) <= len("2027-01-31"):
-        found += timedelta(days=1, milliseconds=-1)
-    return found.astimezone(UTC)
 
 
 def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
 
 
 def _new_id() -> str:

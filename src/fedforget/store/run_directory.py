@@ -13,6 +13,7 @@ lock        held by the process at work
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -173,7 +174,7 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
     """
     trusting = trusting or not settled
     PlanFile.read(path)  # says so if there is no run
-    with RunLock(path) if settled else looking(path):
+    with RunLock(path) if settled and _can_change(path) else looking(path):
         run = _open(path, trusting=trusting, snapshot=not settled)
         if settled and not run.record.seals.all():
             _close(run)
@@ -189,6 +190,11 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
             yield run
         finally:
             _close(run)
+
+
+def _can_change(path: Path) -> bool:
+    """Nobody works on a file system that is read-only, so there is nobody to keep out."""
+    return not os.statvfs(path).f_flag & os.ST_RDONLY
 
 
 def _close(run: OpenRun) -> None:

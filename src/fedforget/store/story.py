@@ -25,6 +25,10 @@ def _story_problem(record: Record, seed_origin: str | None) -> str | None:
         origin = event.get("seed_origin", origin)
         if event["kind"] == "reseeded":
             tainted = False
+        if event["kind"] == "added":
+            tainted |= event.get("basis") != Basis.EXOGENOUS
+        if event["kind"] == Stage.CANCELLED:
+            tainted |= event.get("cancelled_basis") != Basis.EXOGENOUS
         if "request" in event:
             about = told.setdefault(event["request"], {})
             state = event["kind"] if event["kind"] in list(Stage) else about.get("state")
