@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget import Request, Run
 from fedforget.algorithm.seeds import Seed
+from fedforget.doctor import examine
 from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged
 from fedforget.evidence.envelope import seal, unseal
 from fedforget.evidence.receipts import ReceiptCheck, check
@@ -175,6 +176,84 @@ def test_public_receipts_do_not_tell_whether_anything_was_recomputed(run: Run) -
         times = statement_of(run.signed_receipt(identifier, public=True))["predicate"]["request"]["times"]
         assert set(times) == {"received", "purged"}
         assert all(len(time) == len("2027-01-31") for time in times.values())
+
+
+def test_public_receipts_look_alike_whether_or_not_anything_was_recomputed(tmp_path: Path) -> None:
+    shapes, recomputed = set(), set()
+    for client in range(5):
+        run = opened(tmp_path / str(client))
+        run.train(1)
+        (receipt,) = run.forget(Request(client))
+        recomputed.add(bool(receipt.recomputed_steps))
+        statement = statement_of(run.signed_receipt(receipt.id, public=True))
+        shapes.add((len(json.dumps(statement)), *statement["predicate"]["chain"]))
+    assert recomputed == {True, False}, "both kinds are among them"
+    assert len(shapes) == 1
+
+
+def forgeries(statement: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """What somebody who has the key could leave out, add or say instead."""
+    predicate = statement["predicate"]
+    request = predicate["request"]
+
+    def saying(**changes: Any) -> dict[str, Any]:
+        return {**statement, "predicate": {**predicate, **changes}}
+
+    return {
+        "no times": saying(request={name: value for name, value in request.items() if name != "times"}),
+        "empty times": saying(request={**request, "times": {}}),
+        "cut times": saying(request={**request, "times": dict.fromkeys(request["times"], "2")}),
+        "one time less": saying(request={**request, "times": dict(list(request["times"].items())[1:])}),
+        "another form": saying(form="public"),
+        "another form that says more": saying(form="public", recomputed_steps=0),
+        "superseded": {**saying(superseded=True, model=None), "subject": []},
+        "no model": saying(model=None),
+        "more": saying(note="approved"),
+        "more about the request": saying(request={**request, "note": "approved"}),
+        "less": {**statement, "predicate": {name: v for name, v in predicate.items() if name != "version"}},
+        "beside the predicate": {**statement, "note": "approved"},
+    }
+
+
+def test_a_receipt_that_says_more_or_less_is_refused_by_the_run(run: Run) -> None:
+    statement = statement_of(run.signed_receipt(ids(run)[-1]))
+    assert checked(run, seal(statement, signing_key(run.path)), sample_rounds=0).ok
+    for what, forged in forgeries(statement).items():
+        try:
+            found = checked(run, seal(forged, signing_key(run.path)), sample_rounds=0)
+        except ReceiptRefused:
+            continue
+        assert not found.ok, what
+        tally("receipts/altered by who has the key, refused by the run")
+
+
+def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
+    before = run.signed_receipt(ids(run)[-1])
+    kept = read_public_key(run.path / PUBLIC)
+    (run.path / PRIVATE).unlink()
+    (run.path / PUBLIC).unlink()
+    with pytest.raises(RunDamaged, match=f"{PRIVATE} is missing"):
+        run.signed_receipt(ids(run)[-1])
+    assert next(check.name for check in examine(run.path) if not check.ok) == PRIVATE
+    after = run.signed_receipt(ids(run)[-1], new_key=True)
+    assert unseal(before, kept) == unseal(after, read_public_key(run.path / PUBLIC))
+    with pytest.raises(ReceiptRefused, match="another key"):
+        unseal(before, read_public_key(run.path / PUBLIC))
+    with pytest.raises(InvalidInput, match="is there"):
+        run.signed_receipt(ids(run)[-1], new_key=True)
+    assert run.verify().ok
+
+
+def test_a_key_that_was_swapped_is_noticed(run: Run, tmp_path: Path) -> None:
+    run.signed_receipt(ids(run)[-1])
+    other = opened(tmp_path / "other", seed=2)
+    other.train()
+    (receipt,) = other.forget(Request(3))
+    other.signed_receipt(receipt.id)
+    for name in (PRIVATE, PUBLIC):
+        shutil.copy(other.path / name, run.path / name)
+    with pytest.raises(RunDamaged, match="not the key of this run"):
+        run.signed_receipt(ids(run)[-1])
 
 
 def tamper(run: Run, file: str, sql: str) -> None:

@@ -7,13 +7,15 @@ fork, and nobody would ever release it in the child.
 from __future__ import annotations
 
 import multiprocessing
+import time
 from pathlib import Path
 from typing import Any
 
-from fedforget import Request
+from fedforget import Request, Run
 from fedforget.errors import FedForgetError, RunBusy
 from tests.requests.world import opened
 
+_LOOKING = 4.0  # seconds
 _PATIENCE = 120.0  # seconds; one that takes longer hangs
 BUSY, OURS = 5, 9
 
@@ -21,9 +23,21 @@ _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(["tests.requests.world", "fedforget.erasure", "fedforget.training.local_sgd"])
 
 
+def look_often(run: Run) -> None:
+    """What it shows must be true at some moment."""
+    end = time.monotonic() + _LOOKING
+    while time.monotonic() < end:
+        status = run.status()
+        assert status.rounds_done <= status.rounds
+        assert status.model_digest is not None
+
+
 def _ask(path: Path, command: str, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
     try:
-        getattr(opened(path), command)(*arguments, **options)
+        if command == "look_often":
+            look_often(opened(path))
+        else:
+            getattr(opened(path), command)(*arguments, **options)
     except RunBusy:
         raise SystemExit(BUSY) from None
     except FedForgetError:

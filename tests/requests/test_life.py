@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,9 @@ from typing import Any
 import pytest
 
 from fedforget import Request, Run
+from fedforget.erasure import hand_in
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.store import run_directory
+from fedforget.store import chain, run_directory
 from fedforget.store.chain import EventChain
 from fedforget.store.inbox import Inbox
 from fedforget.store.lock import RunLock
@@ -403,3 +405,139 @@ def test_a_larger_batch_does_not_read_the_events_more_often(tmp_path: Path, monk
         run.forget([Request(4, sample) for sample in range(count)])
         seen.append(reads[0])
     assert seen[0] == seen[1]
+
+
+# ------------------------------------------------------------------------------------------------- what an answer means
+
+
+def test_a_key_never_says_gone_of_what_is_there(run: Run) -> None:
+    run.forget(Request(3, 1), idempotency_key="k")
+    assert run.forget(Request(3, 1), idempotency_key="k")[0].state == "purged"
+    run.add(Request(3, 1), returning=True, seed=1)
+    with pytest.raises(InvalidInput, match="brought back"):
+        run.forget(Request(3, 1), idempotency_key="k")
+    assert run.forget(Request(3, 1), idempotency_key="another")[0].state == "purged"
+    (waiting,) = run.forget(Request(4), defer=True, idempotency_key="taken back")
+    run.cancel(waiting.id)
+    for defer in (True, False):
+        with pytest.raises(InvalidInput, match="was cancelled"):
+            run.forget(Request(4), defer=defer, idempotency_key="taken back")
+        with pytest.raises(UnknownTarget):
+            run.forget(Request(0, 99), defer=True, idempotency_key="rejected")
+    with pytest.raises(UnknownTarget):
+        run.forget(Request(0, 99), idempotency_key="rejected")
+
+
+def test_whoever_was_told_an_id_finds_the_request(run: Run) -> None:
+    """Also if three were handed in under one key while somebody worked."""
+    told: list[str] = []
+
+    def hand_in_three(done: int) -> None:
+        if done == PLAN.rounds and not told:
+            told.extend(hand_in(run.path, Submission.of((Request(2, 1),), "unknown", key="k"))[0].id for _ in range(3))
+
+    run.forget(Request(1), on_round=hand_in_three)
+    if not told:  # nothing was recomputed
+        pytest.fail("the request must hit")
+    run.run_pending()
+    with run_directory.reading(run.path) as found:
+        assert {found.record.receipt(identifier).state for identifier in told} == {"purged"}
+        assert len({found.record.receipt(identifier).id for identifier in told}) == 1
+    (again,) = run.forget(Request(2, 1), idempotency_key="k")
+    assert again.state == "purged"
+
+
+def test_asking_again_brings_the_deadline_forward_and_never_the_law(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run", seed=None)
+    run.train()
+    (first,) = run.forget(Request(2), defer=True, basis="exogenous")
+    soon = f"{datetime.now(UTC) + timedelta(days=3):%Y-%m-%d}"
+    (again,) = run.forget(Request(2), defer=True, basis="exogenous", deadline=soon)
+    assert again.id == first.id
+    assert (again.deadline or "").startswith(soon)
+    later = f"{datetime.now(UTC) + timedelta(days=300):%Y-%m-%d}"
+    assert run.forget(Request(2), defer=True, basis="exogenous", deadline=later)[0].deadline == again.deadline
+    assert run.forget(Request(2), defer=True, basis="exogenous")[0].deadline == again.deadline
+    (met,) = run.forget(Request(2), basis="model-informed")
+    assert (met.basis, met.guarantee) == ("model-informed", "path")
+    assert run.status().tainted
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize(("basis", "law"), [("exogenous", True), ("unknown", False), ("model-informed", False)])
+def test_what_is_taken_back_or_brought_in_by_looking_costs_the_law(tmp_path: Path, basis: str, law: bool) -> None:
+    for act in ("cancel", "add"):
+        run = opened(tmp_path / act, seed=None, without=[Request(4, 1)])
+        run.train()
+        (waiting,) = run.forget(Request(2), defer=True, basis="exogenous")
+        if act == "cancel":
+            run.cancel(waiting.id, basis=basis)
+        else:
+            run.add(Request(4, 1), basis=basis)
+        assert run.status().tainted is not law
+        (receipt,) = run.forget(Request(3), basis="exogenous")
+        assert receipt.guarantee == ("law-and-path" if law else "path")
+        assert run.verify().ok
+
+
+def test_received_is_when_it_was_handed_in(run: Run) -> None:
+    submission = Submission.of((Request(2),), "unknown")
+    early = replace(submission, received="2026-01-01T00:00:00.000+00:00")
+    Inbox(run.path).leave(early)
+    run.run_pending()
+    assert receipts(run)[early.ids[0]].times["received"] == early.received
+
+
+def test_a_clock_that_is_set_back_does_not_turn_the_story_round(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chain, "now", lambda: "1999-01-01T00:00:00.000+00:00")
+    run.forget(Request(2))
+    with run_directory.reading(run.path) as found:
+        times = [event.time for event in found.record.chain.events()]
+    assert times == sorted(times)
+    assert run.verify().ok
+
+
+def test_the_latest_request_is_the_one_it_went_under(run: Run) -> None:
+    (by_itself,) = run.forget(Request(3, 1))
+    run.add(Request(3, 1), returning=True, seed=1)
+    (with_client,) = run.forget(Request(3))
+    (asked,) = run.forget(Request(3, 1))
+    assert asked.id == with_client.id != by_itself.id
+
+
+@pytest.mark.parametrize(
+    "given", [{"deadline": 5}, {"deadline": "9999-12-31T23:59-12:00"}, {"idempotency_key": 5}, {"basis": "guess"}]
+)
+def test_what_cannot_be_meant_is_refused(run: Run, given: dict[str, Any]) -> None:
+    before = function_files(run.path)
+    with pytest.raises(InvalidInput):
+        run.forget(Request(2), **given)
+    assert function_files(run.path) == before
+    assert receipts(run) == {}
+
+
+@pytest.mark.parametrize("days", [0.0, -1.0, float("nan"), float("inf"), 1e10, 1e308])
+def test_windows_that_cannot_be(days: float) -> None:
+    with pytest.raises(InvalidInput, match="window"):
+        Policy.of_days("batch", days)
+
+
+def test_a_window_is_kept_as_it_was_given(run: Run) -> None:
+    run.set_policy(Policy.of_days("batch", 1000.123))
+    with run_directory.reading(run.path) as found:
+        assert found.record.policy.window == timedelta(days=1000.123)
+    with pytest.raises(InvalidInput):
+        run.set_policy("batch")  # type: ignore[arg-type]
+    with pytest.raises(InvalidInput):
+        run.add(5)  # type: ignore[arg-type]
+
+
+def test_those_who_look_disturb_nobody_and_see_one_moment(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run")
+    run.train()
+    looking = [Asking(run.path, "look_often") for _ in range(2)]
+    for request in (Request(3), Request(1, 0), Request(4)):
+        run.forget(request)
+        run.add(request, returning=True, seed=1)
+    assert [each.outcome() for each in looking] == [0, 0]
+    assert run.verify().ok

@@ -76,7 +76,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
             "basis": receipt.basis,
             "state": receipt.state,
             "times": times,
-            "deadline": receipt.deadline,
+            "deadline": (receipt.deadline or "")[:_DAY] if public else receipt.deadline,
             "reason": receipt.reason,
         },
         "chain": {"head": last.hash.hex()} if public else {"head": last.hash.hex(), "sequence": last.sequence},
@@ -169,7 +169,7 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     if identifier not in {receipt.id for receipt in run.record.receipts()}:
         return [f"the run has no request {identifier}: this is another run, or its record was cut off before it"]
     receipt, events = run.record.receipt(identifier), _events(run, identifier)
-    problems = []
+    ours, problems = _statement(run, identifier, predicate["form"] == "public"), []
     end = next((event for event in run.record.chain.events() if event.hash.hex() == chain.get("head")), None)
     if end is None or chain.get("sequence", end.sequence) != end.sequence:
         problems.append("the head of the event chain is not in the run's record: the record was replaced or cut off")
@@ -178,10 +178,9 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     problems += [
         f"the run's record has another {name} for this request"
         for name in ("level", "basis", "state", "deadline", "reason")
-        if request.get(name) != getattr(receipt, name)
+        if request.get(name) != ours["predicate"]["request"][name]
     ]
     times = request.get("times") or {}
-    ours = _statement(run, identifier, predicate["form"] == "public")
     if times != ours["predicate"]["request"]["times"]:
         problems.append("the run's record has other times for this request")
     pseudonym, forgotten = run.record.pseudonym_of(identifier), run.record.forgotten_at > events[receipt.state].sequence

@@ -39,7 +39,8 @@ class RunLock:
         with _guard:
             if key in _held:
                 raise self._busy("this process")
-            descriptor = self._opened()
+            with storage_errors(self._path):
+                descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
@@ -52,10 +53,6 @@ class RunLock:
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return self
-
-    def _opened(self) -> int:
-        with storage_errors(self._path):
-            return os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def __exit__(self, *_: object) -> None:
         with _guard:
