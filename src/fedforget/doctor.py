@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -139,6 +140,13 @@ class _Examination:
         clients = _examined(CLIENTS, self._look_at_clients, _LOST_CLIENTS)
         files = [plan, server, clients, trail]
         yield from files
+        if trail.ok and self._trail is not None and self._seals:
+            untouched = partial(self._compare_bytes, self._trail)
+            yield _examined(
+                f"{RECORD}, every byte",
+                untouched,
+                f"its content is whole: `fedforget train {self._path}` writes the file anew",
+            )
         if self._server is not None and self._clients is not None:
             yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
         yield from self._models(replayable=all(check.ok for check in files))
@@ -162,6 +170,14 @@ class _Examination:
             raise self._unlike_its_seal(RECORD)
         self._seals = seals
         return self._size(RECORD)
+
+    def _compare_bytes(self, trail: Record) -> str:
+        """Its seal is of its content; the bytes around that are a function of it, too."""
+        if os.statvfs(self._path).f_flag & os.ST_RDONLY:
+            return "not compared: nothing can be written here"
+        if trail.database.canonical_bytes() != (self._path / RECORD).read_bytes():
+            raise RunDamaged(f"{self._path / RECORD} is damaged where it holds no content")
+        return "as it was written"
 
     def _look_at_plan(self) -> str:
         self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME

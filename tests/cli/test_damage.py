@@ -179,7 +179,7 @@ def _of_doctor(truth: Truth, run: Path, damaged: str) -> Iterator[str]:
     if result.code == 1:
         if Path(damaged).name not in result.error["message"]:
             yield f"doctor: doesn't name it: {result.error['message']}"
-    elif result.code != 0 or damaged != "record.db" or contents_of(run / damaged) != contents_of(truth.run / damaged):
+    else:
         yield f"doctor: exit {result.code}"
 
 
@@ -195,11 +195,6 @@ def _of_answer(truth: Truth, name: str, result: Result, damaged: str) -> Iterato
         yield f"{name}: exit {result.code} doesn't name the file: {message}"
     if result.out and name != "verify":
         yield f"{name}: says something, and fails"
-
-
-def contents_of(database: Path) -> list[str]:
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        return list(connection.iterdump())
 
 
 def differences(one: dict[str, bytes], other: dict[str, bytes]) -> set[str]:
@@ -415,11 +410,11 @@ def test_the_doctor_sees_who_may_read_the_key(run: Path) -> None:
 
 
 def test_the_doctor_sees_keys_that_do_not_belong_together(run: Path) -> None:
-    """Neither half says which of them is right, so neither is replaced."""
+    """The record knows by its id which key it was; nothing is replaced."""
     exchange_key(run)
     before = everything_of(run)
     (check,) = bad_checks(run, "--rebuild").values()
-    assert "receipt-key.pub.pem is not the public half of receipt-key.pem" in check["detail"]
+    assert "receipt-key.pem is not the key that receipts of this run were signed with" in check["detail"]
     assert check["rebuildable"] is False
     assert everything_of(run) == before
 

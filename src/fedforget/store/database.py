@@ -180,19 +180,33 @@ class Database:
         """Close as it is (a WAL that is left is recovered by the next opening)."""
         self._connection.close()
 
+    def canonical_bytes(self) -> bytes:
+        """What the file would be if it were rebuilt from its content alone, as it is whenever it is closed."""
+        with storage_errors(self.path), self.errors():
+            rebuilt = self._rebuilt()
+            try:
+                return rebuilt.read_bytes()
+            finally:
+                rebuilt.unlink(missing_ok=True)
+
+    def _rebuilt(self) -> Path:
+        rebuilt = self.path.with_name(self.path.name + TEMPORARY)
+        rebuilt.unlink(missing_ok=True)
+        try:
+            self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
+            _forget_schema_changes(rebuilt)
+        except sqlite3.Error:
+            with contextlib.suppress(OSError):
+                rebuilt.unlink(missing_ok=True)
+            raise
+        return rebuilt
+
     def close_canonical(self) -> None:
         """Fold the WAL in, rebuild the file from its content alone, and close."""
         with storage_errors(self.path), self.errors():
             self._connection.execute("PRAGMA journal_mode=DELETE")
-            rebuilt = self.path.with_name(self.path.name + TEMPORARY)
-            rebuilt.unlink(missing_ok=True)
             try:
-                self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
-                _forget_schema_changes(rebuilt)
-            except sqlite3.Error:
-                with contextlib.suppress(OSError):
-                    rebuilt.unlink(missing_ok=True)
-                raise
+                rebuilt = self._rebuilt()
             finally:
                 self._connection.close()
         with storage_errors(self.path):

@@ -86,11 +86,11 @@ def undisturbed(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _locked(directory: Path, kind: int, run: Path) -> Iterator[None]:
-    try:
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
+    if not directory.is_dir():
         yield  # told by whoever needs it
         return
+    with storage_errors(directory):
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         _wait_for(descriptor, kind, run)
         yield

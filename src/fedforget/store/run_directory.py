@@ -23,7 +23,7 @@ from typing import Any
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.errors import FedForgetError, InvalidInput, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
@@ -276,8 +276,13 @@ def _clean(run: OpenRun) -> None:
 
 
 def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
-    with undisturbed(run.path):
-        failure = _close_all(run, seal=seal)
+    failure: FedForgetError | None
+    try:
+        with undisturbed(run.path):
+            failure = _close_all(run, seal=seal)
+    except (StorageFailed, RunBusy) as error:  # as after a crash: the next opening makes it canonical
+        _close(run)
+        failure = error
     if failure is not None and not suppress:
         raise failure
 
