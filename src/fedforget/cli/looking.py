@@ -35,12 +35,16 @@ def status(run: RunPath, as_json: JsonOption = False) -> None:
             return shown
         header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
         rows = [
-            (r["id"], r["level"], r["basis"], r["state"], r["received"], r["days_left"], r["guarantee"])
+            (r["id"], r["level"], r["basis"], r["state"], r["received"], _days(r["days_left"]), r["guarantee"])
             for r in receipts
         ]
         return f"{shown}\n\n{table(header, rows)}"
 
     emit({**facts, "receipts": receipts}, as_json, text)
+
+
+def _days(left: float | None) -> str:
+    return "" if left is None else f"{left:,.1f}"
 
 
 @app.command()
@@ -62,7 +66,7 @@ def clients(
             return
         who = canonical_id(client)
         if who not in sizes:
-            raise UnknownTarget(f"there is no client {client} in {run}", hint=f"see `fedforget clients {run}`")
+            raise UnknownTarget(f"there is no client {client!r} in {run}", hint=f"see `fedforget clients {run}`")
         ids = list(opened.clients.samples(who))
     emit({"client": who, "samples": len(ids), "ids": ids}, as_json, lambda: "\n".join(map(str, ids)))
 

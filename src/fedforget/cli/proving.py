@@ -42,7 +42,7 @@ def verify(
     if not found.ok:
         raise VerificationFailed(
             f"{run} is not ok: {'; '.join(found.problems)}",
-            hint="don't use its model: restore what is named from a backup, or train anew",
+            hint="don't use its model: `fedforget doctor RUN` says what can be rebuilt; restore the rest from a backup",
         )
     for problem in found.problems:
         print(f"note: {problem}", file=sys.stderr)
