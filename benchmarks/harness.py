@@ -115,9 +115,17 @@ def own_peak() -> float:
 
 
 def in_own_process(module: str, *arguments: object) -> dict[str, Any]:
-    """What a benchmark module, run with arguments, prints as JSON: memory is measured where nothing else was."""
+    """What a benchmark module, run with arguments, prints as JSON: memory is measured where nothing else was.
+
+    glibc raises the size above which blocks go back to the system at once when it sees larger ones freed; from then on
+    the peak is of holes between blocks, and chance. There it stays as it is.
+    """
     done = subprocess.run(
-        [sys.executable, "-m", module, *map(str, arguments)], check=True, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-m", module, *map(str, arguments)],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MALLOC_MMAP_THRESHOLD_": str(2**17)},
     )
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
