@@ -182,7 +182,7 @@ class _Examination:
     def _look_at_plan(self) -> str:
         self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
         if self._server is not None and self._server.plan_digest != digest(path.read_bytes()):
-            on_its_way = self._trail is not None and self._trail.pending()  # new seeds bring a new plan
+            on_its_way = self._trail is not None and self._trail.batches.pending()  # new seeds bring a new plan
             if not on_its_way:
                 raise RunDamaged(f"{path} is not the plan this run began with")
         return f"{self._plan.plan.rounds} rounds"
@@ -206,7 +206,7 @@ class _Examination:
 
     def _look_at_seeds(self, server: ServerStore, clients: ClientStore) -> str:
         """After a crash there are no seals, but a seed that has changed is still not the one committed to."""
-        if self._trail is not None and self._trail.pending():
+        if self._trail is not None and self._trail.batches.pending():
             return "not compared: a request is under way"
         if self._plan is not None and server.seed.commitment != self._plan.server_commitment:
             raise RunDamaged(f"the seed in {self._path / SERVER} is not the one the plan is committed to")
@@ -348,7 +348,7 @@ def _chain(trail: Record) -> str:
 
 
 def _requests(trail: Record) -> str:
-    if trail.pending():
+    if trail.batches.pending():
         raise UnfinishedRequest("one was interrupted")
     return "none waits"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +21,9 @@ from fedforget.engine import Engine, OnRound
 from fedforget.environment import environment
 from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.store import run_directory
+from fedforget.store.batches import Outcome
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.inbox import Inbox
-from fedforget.store.record import Outcome
 from fedforget.store.requests import Basis, Intent, Newcomer, Receipt, Stage, Submission, guarantee_of
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -49,7 +50,7 @@ class Erasure:
         What is gone already, or waits already, keeps the id it has; ``told``: somebody knows the new one too.
         """
         record = self.run.record
-        ids = record.ids_of_key(submission)
+        ids = record.book.ids_of_key(submission)
         if ids is None:
             self.remove_begun()  # a recomputation that was interrupted absorbs the new requests
             try:
@@ -58,25 +59,25 @@ class Erasure:
                 if defer:
                     self._reject(submission)
                 raise
-            record.ask_again(submission, known.values())
+            record.book.ask_again(submission, known.values())
             if defer:
-                return record.receive(submission, known, told=told)
-            waiting = record.waiting()
+                return record.book.receive(submission, known, told=told)
+            waiting = record.book.waiting()
             again = {i: waiting[i] for i in known.values() if i in waiting}  # asked for once more, and at once
             fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
             wanted = {**again, **fresh}
             if not wanted and not new_seed:
-                return record.receive(submission, known)
+                return record.book.receive(submission, known)
             intent, decided = self._decide(
                 wanted, {**waiting, **fresh}, dict.fromkeys(fresh, submission.basis), new_seed
             )
-            return record.receive(submission, known, intent, **decided)
+            return record.book.receive(submission, known, partial(record.batches.enter, intent, **decided))
         require_standing(self.run, submission, ids)
-        record.ask_again(submission, ids)
+        record.book.ask_again(submission, ids)
         if told:
-            record.also_known_as(submission.ids, ids)
+            record.book.also_known_as(submission.ids, ids)
         if not defer:
-            waiting = record.waiting()
+            waiting = record.book.waiting()
             self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
         return ids
 
@@ -91,17 +92,17 @@ class Erasure:
                 ids = []
                 self._reject(submission, refusal.message)
             if join:
-                waiting = self.run.record.waiting()
+                waiting = self.run.record.book.waiting()
                 self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
             self.run.inbox.take_away(path)
         self.run.inbox.clean()
 
     def _known(self, requests: Sequence[Request]) -> dict[Request, str]:
         """Under which id each request is known already, if it is."""
-        waiting = {request: identifier for identifier, request in self.run.record.waiting().items()}
+        waiting = {request: identifier for identifier, request in self.run.record.book.waiting().items()}
         there = set(still_there(self.run, requests))
         return {
-            request: waiting[request] if request in waiting else self.run.record.id_of(request) or ""
+            request: waiting[request] if request in waiting else self.run.record.book.id_of(request) or ""
             for request in requests
             if request in waiting or request not in there
         }
@@ -115,21 +116,21 @@ class Erasure:
                 reasons[request] = "there is no such client or sample"
             else:
                 reasons[request] = "another request of its batch was rejected"
-        if not any(map(self.run.record.knows, submission.ids)):
-            self.run.record.reject(submission, reasons)
+        if not any(map(self.run.record.book.knows, submission.ids)):
+            self.run.record.book.reject(submission, reasons)
 
     def is_deferred(self, ids: Sequence[str]) -> bool:
         """Whether all of them wait, and nothing is to be finished."""
-        waiting = self.run.record.waiting()
-        return bool(ids) and all(identifier in waiting for identifier in ids) and not self.run.record.pending()
+        waiting = self.run.record.book.waiting()
+        return bool(ids) and all(identifier in waiting for identifier in ids) and not self.run.record.batches.pending()
 
     # Beginning
 
     def begin(self, wanted: Mapping[str, Request]) -> None:
         """Begin with requests that wait."""
         if wanted:
-            intent, decided = self._decide(wanted, self.run.record.waiting(), {}, new_seed=False)
-            self.run.record.begin(intent, **decided)
+            intent, decided = self._decide(wanted, self.run.record.book.waiting(), {}, new_seed=False)
+            self.run.record.batches.begin(intent, **decided)
 
     def _decide(
         self,
@@ -149,9 +150,9 @@ class Erasure:
             met = {**covered, **wanted}
             if len(met) > len(decision.requests):
                 decision = decide(server, list(met.values()))
-        looked = {bases.get(i) or run.record.basis_of(i) for i in met} - {Basis.EXOGENOUS}
+        looked = {bases.get(i) or run.record.book.basis_of(i) for i in met} - {Basis.EXOGENOUS}
         basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
-        goal = max([decision.goal, *(intent.decision.goal for intent in run.record.pending())])
+        goal = max([decision.goal, *(intent.decision.goal for intent in run.record.batches.pending())])
         alone = [0 if step is None else (goal - plan.round_of(step) + 1) for step in decision.first_changed_steps]
         decision = replace(decision, goal=goal, rewind_to=0 if new_seed else decision.rewind_to)
         if decision.rewind_to < goal:  # without a recomputation neither data nor models are read
@@ -160,7 +161,7 @@ class Erasure:
         spared = set(run.server.roster) <= set(decision.leaving) or not (decision.first_changed_step or new_seed)
         intent = Intent.new(tuple(met), decision, reseed=secrets.token_hex(32) if new_seed else None)
         return intent, {
-            "guarantee": guarantee_of(run.server.seed_origin, run.record.tainted, basis, new_seed),
+            "guarantee": guarantee_of(run.server.seed_origin, run.record.book.tainted, basis, new_seed),
             "recomputed_steps": 0 if spared else (goal - decision.rewind_to) * plan.local_steps,
             "alone": [rounds * plan.local_steps for rounds in alone],
             "before": state_digest(run),
@@ -171,14 +172,14 @@ class Erasure:
     def remove_begun(self) -> None:
         """Take the data of every batch that was begun out (or in) and rewind. Idempotent."""
         record = self.run.record
-        for intent in record.pending():
-            if record.stage(intent) == Stage.ACCEPTED:
+        for intent in record.batches.pending():
+            if record.batches.stage(intent) == Stage.ACCEPTED:
                 with self.engine.server(self.run) as server:
                     apply(server, intent.decision)
                 self._join(intent.joining)
                 if intent.reseed is not None:
                     self._reseed(intent.reseed)
-                record.removed(intent, self.run.server.rounds_done)
+                record.batches.removed(intent, self.run.server.rounds_done)
 
     def settle(self) -> None:
         """Finish every batch, one recomputation for all: also what a crash interrupted."""
@@ -193,20 +194,20 @@ class Erasure:
                 break
             self.take_in(join=True)
             self.remove_begun()
-        intents = record.pending()
+        intents = record.batches.pending()
         for intent in intents:
-            if record.stage(intent) == Stage.REMOVED:
-                record.recomputed(intent)
-        recomputed = [intent for intent in intents if record.stage(intent) == Stage.RECOMPUTED]
+            if record.batches.stage(intent) == Stage.REMOVED:
+                record.batches.recomputed(intent)
+        recomputed = [intent for intent in intents if record.batches.stage(intent) == Stage.RECOMPUTED]
         if recomputed:
             self.engine.measure(run, self.eval_every)
             outcome = self._outcome()
             for intent in recomputed:
-                record.completed(intent, outcome)
+                record.batches.completed(intent, outcome)
         if intents:
             run.purge_function()
         for intent in intents:
-            record.purged(intent)
+            record.batches.purged(intent)
 
     def _check_data(self, leaving: Iterable[Request] = ()) -> None:
         """Once is enough: nobody else changes what this process trains on."""
@@ -219,8 +220,8 @@ class Erasure:
         record = self.run.record
         goals = [
             intent.decision.goal
-            for intent in record.pending()
-            if record.stage(intent) in (Stage.ACCEPTED, Stage.REMOVED)
+            for intent in record.batches.pending()
+            if record.batches.stage(intent) in (Stage.ACCEPTED, Stage.REMOVED)
         ]
         return max(goals, default=None)
 
@@ -269,7 +270,7 @@ class Erasure:
             "returning": returning,
             "basis": basis,
         }
-        run.record.begin(intent, guarantee="", recomputed_steps=0, added=added)
+        run.record.batches.begin(intent, guarantee="", recomputed_steps=0, added=added)
         return intent
 
     def _newcomers(self, targets: Iterable[Request], *, returning: bool, seeds: SeedSource) -> tuple[Newcomer, ...]:
@@ -288,7 +289,7 @@ class Erasure:
             there = run.clients.samples(client) if client in run.server.roster else ()
             new = [sample for sample in wanted[client] if sample not in there]
             for sample in new:
-                if not returning and run.record.id_of(Request(client, sample)) is not None:
+                if not returning and run.record.book.id_of(Request(client, sample)) is not None:
                     raise InvalidInput(
                         f"sample {sample} of client {client} was erased from {run.path}",
                         hint="to bring it back, say so: --returning (returning=True in Python)",
@@ -306,7 +307,7 @@ class Erasure:
 def require_standing(run: OpenRun, submission: Submission, ids: Sequence[str]) -> None:
     """A key may not stand for something that no longer holds: whoever asks would believe that it is gone."""
     key, hint = f"the request with the idempotency key {submission.key!r}", "use a new key to ask again"
-    for receipt in run.record.receipts_of(ids):
+    for receipt in run.record.book.receipts_of(ids):
         if receipt.state == Stage.REJECTED:
             raise UnknownTarget(f"{key} was rejected: {receipt.reason}", hint=hint)
         if receipt.state == Stage.CANCELLED:
@@ -326,10 +327,10 @@ def told_back(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[
 def hand_in(path: Path, submission: Submission) -> list[Receipt]:
     """Leave requests for the process that works on a run; refused here already if there is nothing of the kind."""
     with run_directory.reading(path, settled=False) as run:
-        known = run.record.ids_of_key(submission)
+        known = run.record.book.ids_of_key(submission)
         still_there(run, submission.requests)
         if known is not None:
             require_standing(run, submission, known)
-        standing = [] if known is None else run.record.receipts_of(known)
+        standing = [] if known is None else run.record.book.receipts_of(known)
     Inbox(path).leave(submission)  # whoever works on the run judges it, also where the key is known
     return told_back(standing, submission.requests) if standing else submission.receipts()

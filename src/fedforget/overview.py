@@ -43,7 +43,7 @@ def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
     plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
     withdrawn = not len(server.roster)
-    receipts = run.record.receipts()
+    receipts = run.record.book.receipts()
     handed_in = [receipt for _, submission in run.inbox.submissions() for receipt in submission.receipts()]
     return Status(
         run=str(run.path),
@@ -68,9 +68,9 @@ def status_of(run: OpenRun) -> Status:
             for r in (*receipts, *handed_in)
             if r.is_open
         ],
-        pending=bool(run.record.pending()),
+        pending=bool(run.record.batches.pending()),
         seed_origin=server.seed_origin,
-        tainted=run.record.tainted,
+        tainted=run.record.book.tainted,
     )
 
 

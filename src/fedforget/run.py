@@ -181,7 +181,7 @@ class Run:
                 ids = erasure.submit(submission, new_seed=new_seed, defer=defer or self._collects(run, new_seed))
                 if not erasure.is_deferred(ids):
                     erasure.settle()
-                return told_back(run.record.receipts_of(ids), wanted)
+                return told_back(run.record.book.receipts_of(ids), wanted)
         except RunBusy:
             with run_directory.reading(self.path, settled=False) as run:
                 if not (defer or self._collects(run, new_seed)):
@@ -200,22 +200,22 @@ class Run:
         check_eval_every(eval_every)
         with self._at_work() as run:
             erasure = self._erasure(run, on_round, eval_every)
-            waiting = run.record.waiting()
-            if everything or run.record.policy.is_due(run.record.receipts_of(list(waiting))):
+            waiting = run.record.book.waiting()
+            if everything or run.record.policy.is_due(run.record.book.receipts_of(list(waiting))):
                 erasure.begin(waiting)
             else:
                 waiting = {}
             erasure.settle()
-            return told_back(run.record.receipts_of(list(waiting)), list(waiting.values()))
+            return told_back(run.record.book.receipts_of(list(waiting)), list(waiting.values()))
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
         """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
         _check_basis(basis)
         with self._at_work() as run:
             self._erasure(run)
-            request = run.record.waiting().get(identifier)
-            run.record.cancel(identifier, basis)
-            receipt = run.record.receipt(identifier)
+            request = run.record.book.waiting().get(identifier)
+            run.record.book.cancel(identifier, basis)
+            receipt = run.record.book.receipt(identifier)
             return receipt if request is None else told_back([receipt], [request])[0]
 
     def add(
@@ -277,7 +277,7 @@ class Run:
     def receipts(self) -> list[Receipt]:
         """What became of every request so far. The record keeps no ids, so these name none."""
         with run_directory.reading(self.path, settled=False) as run:
-            return run.record.receipts()
+            return run.record.book.receipts()
 
     def clients(self) -> dict[Id, int]:
         """The clients and how many samples each has."""

@@ -39,7 +39,7 @@ def still_there(run: OpenRun, wanted: Sequence[Request]) -> list[Request]:
             request.sample is None or request.sample in samples_of(request.client)
         ):
             pending.append(request)
-        elif run.record.id_of(request) is None:
+        elif run.record.book.id_of(request) is None:
             where = "" if request.client not in run.server.roster else f" --client {request.client}"
             raise UnknownTarget(
                 f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"

@@ -46,7 +46,7 @@ def run(made: Path, tmp_path: Path) -> Run:
 
 def ids(run: Run, state: str = "purged") -> list[str]:
     with run_directory.reading(run.path) as found:
-        return [receipt.id for receipt in found.record.receipts() if receipt.state == state]
+        return [receipt.id for receipt in found.record.book.receipts() if receipt.state == state]
 
 
 def written(path: Path, envelope: Any) -> Path:

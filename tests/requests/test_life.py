@@ -41,7 +41,7 @@ def without(path: Path, *requests: Request) -> dict[str, bytes]:
 
 def receipts(run: Run) -> dict[str, Any]:
     with run_directory.reading(run.path, settled=False) as found:
-        return {receipt.id: receipt for receipt in found.record.receipts()}
+        return {receipt.id: receipt for receipt in found.record.book.receipts()}
 
 
 # ------------------------------------------------------------------------------------------------------------- deferred
@@ -181,7 +181,7 @@ def test_a_batch_is_collected_until_its_window_ends_or_a_deadline_is_near(run: R
     assert first.state == "accepted", "under this policy nothing is met at once"
     assert run.run_pending() == []
     with run_directory.reading(run.path) as found:
-        policy, waiting = found.record.policy, found.record.receipts()
+        policy, waiting = found.record.policy, found.record.book.receipts()
     received = datetime.fromisoformat(first.received)
     assert policy.due(waiting) == received + timedelta(days=7)
     assert not policy.is_due(waiting, received + timedelta(days=6.9))
@@ -441,8 +441,8 @@ def test_whoever_was_told_an_id_finds_the_request(run: Run) -> None:
         pytest.fail("the request must hit")
     run.run_pending()
     with run_directory.reading(run.path) as found:
-        assert {found.record.receipt(identifier).state for identifier in told} == {"purged"}
-        assert len({found.record.receipt(identifier).id for identifier in told}) == 1
+        assert {found.record.book.receipt(identifier).state for identifier in told} == {"purged"}
+        assert len({found.record.book.receipt(identifier).id for identifier in told}) == 1
     (again,) = run.forget(Request(2, 1), idempotency_key="k")
     assert again.state == "purged"
 

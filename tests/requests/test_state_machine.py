@@ -242,8 +242,8 @@ class Life(RuleBasedStateMachine):
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
                 assert story.problem_of(run.record, run.server.seed_origin) is None
-                assert set(run.record.waiting()) == set(self.waiting)
-                assert not run.record.pending()
+                assert set(run.record.book.waiting()) == set(self.waiting)
+                assert not run.record.batches.pending()
 
 
 def sweep(examples: int, steps: int) -> None:

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 from fedforget import Plan, Request, Run
+from fedforget.store.batches import Batches
 from fedforget.store.database import Database
 from fedforget.store.inbox import Inbox
-from fedforget.store.record import Record
 from fedforget.store.requests import Submission
 from fedforget.store.run_directory import OpenRun
 from tests.helpers import function_files
@@ -142,7 +142,7 @@ def test_no_byte_of_what_was_forgotten_is_left(tmp_path: Path, attempt: int) -> 
 
 
 def leave_the_intent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Record, "purged", lambda record, intent: None)
+    patch.setattr(Batches, "purged", lambda record, intent: None)
 
 
 def leave_the_waiting(patch: pytest.MonkeyPatch) -> None:

@@ -62,7 +62,7 @@ def old(tmp_path: Path) -> Path:
         if state == "purged":
             for kind in ("removed", "recomputed", "completed", "purged"):
                 chain.append(kind, {"request": identifier})
-            database.run("INSERT INTO erased VALUES (?, ?)", (record.pseudonym(target), identifier))
+            database.run("INSERT INTO erased VALUES (?, ?)", (record.pseudonyms.of(target), identifier))
     database.run("INSERT INTO intents VALUES ('b-2', 'accepted', ?)", (INTENT.encode(),))
     database.run("INSERT INTO metrics VALUES (3, -1, 7, 9)")
     database.run("INSERT INTO seals VALUES ('record', 'of the old format')")
@@ -76,21 +76,21 @@ def opened(path: Path) -> Record:
 
 def test_a_record_of_format_1_tells_the_same_story(old: Path) -> None:
     record = opened(old)
-    assert [(r.id, r.state, r.recomputed_steps) for r in record.receipts()] == [
+    assert [(r.id, r.state, r.recomputed_steps) for r in record.book.receipts()] == [
         ("r-1", "purged", 8),
         ("r-2", "accepted", 8),
     ]
-    found = record.find(Request("anna", "anything"))
+    found = record.book.find(Request("anna", "anything"))
     assert found is not None
     assert found.id == "r-1"
-    assert record.pending() == [INTENT], "what was interrupted is still to be finished"
+    assert record.batches.pending() == [INTENT], "what was interrupted is still to be finished"
     assert story.problem_of(record, "system") is None
     assert record.metrics.accuracies() == {3: 7 / 9}
     assert record.seals.all() == {}, "seals of the old bytes say nothing about the new ones"
-    assert record.tainted
+    assert record.book.tainted
     record.database.close()
     again = opened(old)
-    assert [r.id for r in again.receipts()] == ["r-1", "r-2"]
+    assert [r.id for r in again.book.receipts()] == ["r-1", "r-2"]
     again.database.close()
 
 
@@ -112,4 +112,4 @@ def test_a_migration_that_is_cut_off_leaves_the_old_format(old: Path, monkeypatc
     with pytest.raises(FedForgetError):
         Database(old, version=record_module.VERSION, migrations=broken)
     assert old.read_bytes() == before
-    assert [r.id for r in opened(old).receipts()] == ["r-1", "r-2"]
+    assert [r.id for r in opened(old).book.receipts()] == ["r-1", "r-2"]

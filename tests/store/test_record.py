@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,9 @@ from fedforget.algorithm.forget import Decision
 from fedforget.errors import FedForgetError
 from fedforget.store import record as record_module
 from fedforget.store import story
+from fedforget.store.batches import Outcome
 from fedforget.store.database import Database
-from fedforget.store.record import Outcome, Record
+from fedforget.store.record import Record
 from fedforget.store.requests import Basis, Intent, Stage, Submission, guarantee_of
 from fedforget.store.seals import OWN_SEAL
 
@@ -34,19 +36,20 @@ def record(tmp_path: Path) -> Record:
 
 def accept(record: Record, *requests: Request, reseed: str | None = None, basis: str = "unknown") -> Intent:
     decision = Decision(requests, tuple(3 for _ in requests), (), goal=5, rewind_to=1)
-    guarantee = guarantee_of("system", record.tainted, basis, reseed is not None)
+    guarantee = guarantee_of("system", record.book.tainted, basis, reseed is not None)
     submission = Submission.of(requests, basis)
     intent = Intent.new(submission.ids, decision, reseed=reseed)
-    record.receive(submission, {}, intent, guarantee=guarantee, recomputed_steps=8)
+    begin = partial(record.batches.enter, intent, guarantee=guarantee, recomputed_steps=8)
+    record.book.receive(submission, {}, begin)
     return intent
 
 
 def finish(record: Record, intent: Intent) -> None:
-    record.removed(intent, 1)
-    record.recomputed(intent)
+    record.batches.removed(intent, 1)
+    record.batches.recomputed(intent)
     record.trained(5, {"torch": "2"})
-    record.completed(intent, OUTCOME)
-    record.purged(intent)
+    record.batches.completed(intent, OUTCOME)
+    record.batches.purged(intent)
 
 
 def live(record: Record) -> None:
@@ -58,19 +61,19 @@ def live(record: Record) -> None:
 
 def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> None:
     intent = accept(record, Request("anna"), Request("ben", "scan"))
-    seen = [record.stage(intent)]
+    seen = [record.batches.stage(intent)]
     for step in (
-        lambda: record.removed(intent, 1),
-        lambda: record.recomputed(intent),
-        lambda: record.completed(intent, OUTCOME),
+        lambda: record.batches.removed(intent, 1),
+        lambda: record.batches.recomputed(intent),
+        lambda: record.batches.completed(intent, OUTCOME),
     ):
         step()
-        seen.append(record.stage(intent))
+        seen.append(record.batches.stage(intent))
         assert story.problem_of(record) is None
-    record.purged(intent)
+    record.batches.purged(intent)
     assert seen == STAGES[1:5]
-    assert {receipt.state for receipt in record.receipts()} == {Stage.PURGED}
-    assert record.pending() == []
+    assert {receipt.state for receipt in record.book.receipts()} == {Stage.PURGED}
+    assert record.batches.pending() == []
     for identifier in intent.ids:
         told = [event["kind"] for event in record.events() if event.get("request") == identifier]
         assert told == [*STAGES[:2], "begun", *STAGES[2:]], (
@@ -82,27 +85,27 @@ def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path)
     intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
     record.database.close()
     again = Record(Database(tmp_path / "record.db", version=record_module.VERSION, writable=True))
-    assert again.pending() == [intent]
-    again.removed(intent, 1)
-    assert again.pending() == [intent]
-    assert again.stage(intent) == Stage.REMOVED
+    assert again.batches.pending() == [intent]
+    again.batches.removed(intent, 1)
+    assert again.batches.pending() == [intent]
+    assert again.batches.stage(intent) == Stage.REMOVED
     again.database.close()
 
 
 def test_whoever_is_gone_is_found_under_a_pseudonym(record: Record) -> None:
     live(record)
-    first, second, third = record.receipts()
-    found = record.find(Request("anna"))
+    first, second, third = record.book.receipts()
+    found = record.book.find(Request("anna"))
     assert found is not None
     assert (found.id, found.client) == (first.id, "anna")
-    sample = record.find(Request("ben", "scan"))
+    sample = record.book.find(Request("ben", "scan"))
     assert sample is not None
     assert sample.id == second.id
-    assert record.find(Request("ben")) is None
-    inside = record.find(Request("carl", "anything"))
+    assert record.book.find(Request("ben")) is None
+    inside = record.book.find(Request("carl", "anything"))
     assert inside is not None
     assert inside.id == third.id
-    assert record.find(Request("dora")) is None
+    assert record.book.find(Request("dora")) is None
 
 
 @contextmanager
@@ -188,19 +191,19 @@ def test_an_intent_that_cannot_be_read_is_our_error(record: Record) -> None:
     accept(record, Request("anna"))
     record.database.run("UPDATE intents SET body = '{'")
     with pytest.raises(FedForgetError):
-        record.pending()
+        record.batches.pending()
 
 
 def test_what_taints_and_what_clears(record: Record) -> None:
     finish(record, accept(record, Request("anna"), basis=Basis.EXOGENOUS))
-    assert not record.tainted
+    assert not record.book.tainted
     finish(record, accept(record, Request("ben"), basis=Basis.UNKNOWN))
-    assert record.tainted
+    assert record.book.tainted
     finish(record, accept(record, Request("carl"), basis=Basis.EXOGENOUS))
-    assert record.tainted
+    assert record.book.tainted
     finish(record, accept(record, Request("dora"), basis=Basis.MODEL_INFORMED, reseed="00" * 32))
-    assert not record.tainted
-    told = [receipt.guarantee for receipt in record.receipts()]
+    assert not record.book.tainted
+    told = [receipt.guarantee for receipt in record.book.receipts()]
     assert sorted(told) == sorted(["law-and-path", "path", "path", "law-and-path"])
 
 

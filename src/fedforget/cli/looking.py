@@ -26,7 +26,7 @@ def status(run: RunPath, as_json: JsonOption = False) -> None:
         facts = asdict(status_of(opened))
         receipts = [
             {key: value for key, value in receipt.as_dict().items() if key not in ("client", "sample")}
-            for receipt in opened.record.receipts()
+            for receipt in opened.record.book.receipts()
         ]
 
     def text() -> str:

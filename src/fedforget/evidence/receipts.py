@@ -57,7 +57,7 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
 
 def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
     record = run.record
-    receipt = record.receipt(identifier)
+    receipt = record.book.receipt(identifier)
     if receipt.is_open:
         raise InvalidInput(
             f"request {identifier} is {receipt.state}: it has no receipt yet",
@@ -71,7 +71,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
     predicate: dict[str, Any] = {
         "request": {
             "id": receipt.id,
-            "pseudonym": record.pseudonym_of(receipt.id),
+            "pseudonym": record.book.pseudonym_of(receipt.id),
             "level": receipt.level,
             "basis": receipt.basis,
             "state": receipt.state,
@@ -85,7 +85,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
     subject: list[dict[str, Any]] = []
     if receipt.state == Stage.PURGED:
         done = events[Stage.COMPLETED].body
-        digest = record.state_digest_of(receipt.id)
+        digest = record.book.state_digest_of(receipt.id)
         subject = [{"name": "state", "digest": {"blake2b-256": digest}}] if digest else []
         predicate |= {
             "plan": done.get("plan"),
@@ -102,7 +102,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
 
 
 def _recomputation(run: OpenRun, identifier: str, events: dict[str, Event]) -> dict[str, Any]:
-    receipt, local_steps = run.record.receipt(identifier), run.file.plan.local_steps
+    receipt, local_steps = run.record.book.receipt(identifier), run.file.plan.local_steps
     return {
         "state_mac_before": events["begun"].body.get("before") if "begun" in events else None,
         "first_changed_step": receipt.first_changed_step,
@@ -166,9 +166,9 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     predicate = statement["predicate"]
     request, chain = predicate["request"], predicate.get("chain") or {}
     identifier = request.get("id")
-    if identifier not in {receipt.id for receipt in run.record.receipts()}:
+    if identifier not in {receipt.id for receipt in run.record.book.receipts()}:
         return [f"the run has no request {identifier}: this is another run, or its record was cut off before it"]
-    receipt, events = run.record.receipt(identifier), _events(run, identifier)
+    receipt, events = run.record.book.receipt(identifier), _events(run, identifier)
     ours, problems = _statement(run, identifier, predicate["form"] == "public"), []
     end = next((event for event in run.record.chain.events() if event.hash.hex() == chain.get("head")), None)
     if end is None or chain.get("sequence", end.sequence) != end.sequence:
@@ -183,7 +183,8 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     times = request.get("times") or {}
     if times != ours["predicate"]["request"]["times"]:
         problems.append("the run's record has other times for this request")
-    pseudonym, forgotten = run.record.pseudonym_of(identifier), run.record.forgotten_at > events[receipt.state].sequence
+    pseudonym = run.record.book.pseudonym_of(identifier)
+    forgotten = run.record.forgotten_at > events[receipt.state].sequence
     if request.get("pseudonym") != pseudonym and not (forgotten and pseudonym is None):
         problems.append("the pseudonym is not that of this request")
     if receipt.state == Stage.PURGED:
@@ -207,7 +208,7 @@ def _lasting(statement: dict[str, Any]) -> dict[str, Any]:
 
 def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict[str, Event]) -> list[str]:
     predicate, record = statement["predicate"], run.record
-    done, receipt = events[Stage.COMPLETED].body, record.receipt(predicate["request"]["id"])
+    done, receipt = events[Stage.COMPLETED].body, record.book.receipt(predicate["request"]["id"])
     ours = {
         **{name: done.get(name) for name in ("plan", "commitments", "state_mac", "version")},
         "guarantee": receipt.guarantee,
@@ -223,9 +224,9 @@ def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict
     digest, model = _digest_in(statement), predicate.get("model")
     later = {event.kind for event in record.chain.events() if event.sequence > events[Stage.COMPLETED].sequence}
     if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else nobody can tell any more
-        if digest is not None and record.mac("state", digest.encode()).hex() != done.get("state_mac"):
+        if digest is not None and record.pseudonyms.mac("state", digest.encode()).hex() != done.get("state_mac"):
             problems.append("the state digest is not that of the state after this request")
-        if model is not None and record.mac("model", str(model).encode()).hex() != done.get("model_mac"):
+        if model is not None and record.pseudonyms.mac("model", str(model).encode()).hex() != done.get("model_mac"):
             problems.append("the model is not the one that stood after this request")
     if not later & {"reseeded", "added", Stage.REMOVED}:  # what stood then stands now
         if run.file.digest != predicate.get("plan"):
@@ -269,9 +270,9 @@ def _is_state(subject: list[Any]) -> bool:
 
 def recomputed_rounds(run: OpenRun, identifier: str) -> range:
     """Which of the run's rounds were learnt again for a request; rounds count from 1."""
-    receipt, plan = run.record.receipt(identifier), run.file.plan
+    receipt, plan = run.record.book.receipt(identifier), run.file.plan
     if not receipt.recomputed_steps:
         return range(0)
-    model_round = run.record.round_of(identifier)
+    model_round = run.record.book.round_of(identifier)
     rounds = receipt.recomputed_steps // plan.local_steps
     return range(model_round - rounds + 1, min(model_round, run.server.rounds_done) + 1)

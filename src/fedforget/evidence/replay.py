@@ -89,7 +89,7 @@ def verify(
 
     ``reach`` makes a federation of the clients whose memory it is given.
     """
-    found = Verification(seeds_tainted=run.record.tainted)
+    found = Verification(seeds_tainted=run.record.book.tainted)
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
     problem = story.problem_of(run.record, run.server.seed_origin)

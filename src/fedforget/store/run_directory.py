@@ -182,7 +182,7 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
                 pass  # takes away what a crash left
             run = _open(path, trusting=trusting)
         try:
-            if settled and run.record.pending():
+            if settled and run.record.batches.pending():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
                     hint=f"finish it with `fedforget train {path}`, or by asking for it again",
@@ -224,13 +224,13 @@ def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> Open
             validate_record(trail.database)
             validate_server(server_database, file.plan.rounds)
             validate_clients(clients_database)
-            if not trusting and not trail.pending():  # else new seeds may be half way in
+            if not trusting and not trail.batches.pending():  # else new seeds may be half way in
                 validate_seeds(server_database, clients_database, file.server_commitment)
         server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
         clients = ClientStore(clients_database)
         with storage_errors(path / plan_file.NAME):
             plan_digest = digest((path / plan_file.NAME).read_bytes())
-        if server.plan_digest != plan_digest and not trail.pending():
+        if server.plan_digest != plan_digest and not trail.batches.pending():
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
                 hint="restore it from a backup; a plan is never changed",

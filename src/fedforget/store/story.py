@@ -35,12 +35,12 @@ def _story_problem(record: Record, seed_origin: str | None) -> str | None:
             about |= {**event, "state": state}
             if "guarantee" in event:
                 tainted |= event["guarantee"] == GUARANTEE_PATH and about.get("basis") != Basis.EXOGENOUS
-    shown = {receipt.id: receipt.as_dict() for receipt in record.receipts()}
+    shown = {receipt.id: receipt.as_dict() for receipt in record.book.receipts()}
     if told.keys() != shown.keys() or any(
         about.get(key) != shown[request][key] for request, about in told.items() for key in _TOLD
     ):
         return "the requests of the record are not those of its events"
-    if tainted != record.tainted or (seed_origin or origin) != origin:
+    if tainted != record.book.tainted or (seed_origin or origin) != origin:
         return "the record's events tell another story of its seeds"
     return None
 
@@ -52,7 +52,7 @@ def _trace_problem(record: Record) -> str | None:
     for identifier, state, model, mac in record.database.rows(
         "SELECT id, state, model_digest, model_mac FROM requests"
     ):
-        if model is not None and mac is not None and record.mac("model", model.encode()) != mac:
+        if model is not None and mac is not None and record.pseudonyms.mac("model", model.encode()) != mac:
             return f"the model digest of request {identifier} was altered"
         if state not in _LEAVES_NO_TRACE and identifier not in traced and ended[identifier] > forgotten_at:
             return f"request {identifier} has lost its pseudonym"
