@@ -217,8 +217,10 @@ def compare(comparison: Comparison, turns: int) -> tuple[list[Figure], Bars]:
     return figures, {
         "case": case.name,
         "own": statistics.median(ours),
+        "bare": statistics.median(bare),
+        "bare_ratios": [loop / own for loop, own in zip(bare, neighbours, strict=True)],
         "flower": statistics.median(theirs),
-        "ratios": ratios,
+        "flower_ratios": ratios,
     }
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 OURS, OTHER, INK, SOFT, FAINT = "#0b69a3", "#9aa5b1", "#1f2933", "#52606d", "#e4e7eb"
@@ -33,18 +35,25 @@ def draw_growth(path: Path, sweeps: dict[str, Any]) -> None:
         figure = Figure(figsize=(11.5, 5.2), layout="constrained")
         axes = figure.subplots(2, len(sweeps), sharex="col", sharey="row")
         for column, sweep in enumerate(sweeps.values()):
-            _growth_of_time(axes[0][column], sweep, first=column == 0)
-            _growth_of_memory(axes[1][column], sweep, first=column == 0)
+            _growth_of_time(axes[0][column], sweep)
+            _growth_of_memory(axes[1][column], sweep)
         lowest = min(point["round"] for sweep in sweeps.values() for point in sweep["points"])
         highest = max(point["round"] for sweep in sweeps.values() for point in sweep["points"])
         axes[0][0].set_ylim(0.6e3 * lowest, 1.7e3 * highest)
         axes[1][0].set_ylim(0, None)
         axes[0][0].set_ylabel("a round, ms")
         axes[1][0].set_ylabel("peak memory, MB")
+        meanings = [
+            Line2D([], [], color=OURS, lw=2, marker="o", ms=4.5, label="measured"),
+            Line2D([], [], color=OTHER, lw=1, dashes=(4, 3), label="in proportion to what varies"),
+            Patch(color=OURS, alpha=0.18, lw=0, label="memory of the run"),
+            Patch(color=FAINT, lw=0, label="of Python, torch and the data before it"),
+        ]
+        figure.legend(handles=meanings, loc="outside lower center", ncols=len(meanings), frameon=False, fontsize=8)
         _save(figure, path)
 
 
-def _growth_of_time(axes: Axes, sweep: dict[str, Any], *, first: bool) -> None:
+def _growth_of_time(axes: Axes, sweep: dict[str, Any]) -> None:
     values = [point["value"] for point in sweep["points"]]
     times = [1e3 * point["round"] for point in sweep["points"]]
     axes.set_xscale("log")
@@ -57,29 +66,15 @@ def _growth_of_time(axes: Axes, sweep: dict[str, Any], *, first: bool) -> None:
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     axes.yaxis.set_minor_locator(NullLocator())
-    if first:
-        axes.annotate(
-            "in proportion",
-            (values[-2], times[0] * values[-2] / values[0]),
-            (-6, 6),
-            textcoords="offset points",
-            ha="right",
-            color=SOFT,
-            fontsize=7.5,
-        )
     _tidy(axes, values)
 
 
-def _growth_of_memory(axes: Axes, sweep: dict[str, Any], *, first: bool) -> None:
+def _growth_of_memory(axes: Axes, sweep: dict[str, Any]) -> None:
     values = [point["value"] for point in sweep["points"]]
     before, peak = ([point[key] for point in sweep["points"]] for key in ("before", "peak"))
     axes.fill_between(values, before, color=FAINT, lw=0)
     axes.fill_between(values, before, peak, color=OURS, alpha=0.18, lw=0)
     axes.plot(values, peak, color=OURS, lw=2, marker="o", ms=4.5)
-    if first:
-        axes.text(values[0] * 1.2, before[0] / 2, "libraries and data", color=SOFT, fontsize=7.5, va="center")
-        middle = (before[-1] + peak[-1]) / 2
-        axes.text(values[-1] / 1.15, middle, "the run", color=OURS, fontsize=7.5, va="center", ha="right")
     _tidy(axes, values)
 
 
@@ -94,19 +89,21 @@ def _tidy(axes: Axes, values: list[int]) -> None:
 
 
 def draw_training(path: Path, pool: list[dict[str, Any]], flower: list[dict[str, Any]]) -> None:
-    """One panel for each case: a round of the bare loop, of FedForget and of Flower, FedForget's being 1."""
+    """One panel for each case: a round of the bare loop, of FedForget and of Flower, FedForget's being 1.
+
+    All three of a panel took turns with each other; without Flower, two of them did.
+    """
     beside = {bars["case"]: bars for bars in flower}
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(9.5, 0.5 + 1.25 * len(pool)), layout="constrained")
         panels = figure.subplots(len(pool), 1, squeeze=False)[:, 0]
-        for axes, bars in zip(panels, pool, strict=True):
+        for axes, bars in zip(panels, (beside.get(bars["case"], bars) for bars in pool), strict=True):
             rows = [
-                ("bare PyTorch loop, nothing saved", bars["ratios"], bars["bare"], OTHER),
+                ("bare PyTorch loop, nothing saved", bars["bare_ratios"], bars["bare"], OTHER),
                 ("FedForget, every round on disk", [1.0], bars["own"], OURS),
             ]
-            if bars["case"] in beside:
-                theirs = beside[bars["case"]]
-                rows.append(("Flower’s simulation, nothing saved", theirs["ratios"], theirs["flower"], OTHER))
+            if "flower" in bars:
+                rows.append(("Flower’s simulation, nothing saved", bars["flower_ratios"], bars["flower"], OTHER))
             _bars(axes, bars["case"], rows)
         panels[-1].set_xlabel("time of a round, FedForget = 1; whiskers: lowest and highest of the turns")
         _save(figure, path)
@@ -120,7 +117,7 @@ def _bars(axes: Axes, title: str, rows: list[tuple[str, list[float], float, str]
             axes.plot([min(ratios), max(ratios)], [place, place], color=INK, lw=1.2, solid_capstyle="butt")
         took = f"{seconds:.2f} s" if seconds >= 0.5 else f"{1e3 * seconds:.0f} ms"
         axes.annotate(
-            f"{middle:.2f} ×   {took}",
+            f"{middle:.3g} ×  ({took})",
             (max(1.0, *ratios) if len(ratios) > 1 else 1.0, place),
             (6, 0),
             textcoords="offset points",

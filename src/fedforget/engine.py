@@ -47,12 +47,13 @@ class Workforce:
         if self.federation not in FEDERATIONS:
             raise InvalidInput(f"unknown federation {self.federation!r}", hint=f"use {' or '.join(FEDERATIONS)}")
         if self.workers is not None and self.workers < 1:
-            raise InvalidInput(f"{self.workers} workers cannot train", hint="give --workers from 1")
+            raise InvalidInput(f"{self.workers} workers cannot train", hint="give at least 1 of them (--workers)")
         if self.workers is not None and self.federation != POOL:
             raise InvalidInput("--workers is for the pool", hint="leave it out, or use --federation pool")
         if not 0 < self.patience <= _LONGEST:
             raise InvalidInput(
-                f"a worker cannot have {self.patience:g} s for a round", hint=f"give from 0 to {_LONGEST:g} seconds"
+                f"a worker cannot have {self.patience:g} s for a round",
+                hint=f"give more than 0 seconds, and at most {_LONGEST:g}",
             )
 
 

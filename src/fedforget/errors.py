@@ -17,11 +17,14 @@
       ModelWithdrawn          every client was erased: there is no model (exit 11)
       UnfinishedRequest       an interrupted request must be finished first (exit 12)
       ReceiptRefused          a signed receipt is not what it says     (exit 13)
+      OutOfMemory             there was not enough of it               (exit 14)
 
 The library raises these; only the command line turns them into exit codes.
 """
 
 from __future__ import annotations
+
+import errno
 
 
 class FedForgetError(Exception):
@@ -119,3 +122,20 @@ class UnfinishedRequest(FedForgetError):
 class ReceiptRefused(FedForgetError):
     code = "receipt-refused"
     exit_code = 13
+
+
+class OutOfMemory(FedForgetError):
+    code = "out-of-memory"
+    exit_code = 14
+
+
+SHORT_OF_MEMORY = "use fewer workers (--workers), smaller batches or a smaller model, or free some memory,"
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Python, the operating system and torch each have their own way to say it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+    )

@@ -57,8 +57,22 @@ def test_windows_save_and_longer_ones_save_more(requests, sizes, plan, days):
     assert short.cost.steps_per_day * days <= plan.steps * (1 + 1e-9)
     assert 0 <= short.saving <= 1
     assert short.cost.recomputations_per_day * days <= 1
-    assert short.mean_wait_days == days / 2
+    assert days / 2 <= short.mean_wait_days < days
     assert short.requests <= requests.per_day * days * (1 + 1e-9)
+
+
+@pytest.mark.parametrize(("sizes", "share", "days"), [({1: 1}, 0.5, 30.0), ({4: 3}, 0.7, 30.0), ({200: 300}, 0.5, 7.0)])
+def test_who_withdraws_early_waits_longer(sizes, share, days):
+    """Everybody withdraws at a constant rate until gone: integrated over the moments of a window."""
+    clients, in_all = sum(sizes.values()), sum(size * number for size, number in sizes.items())
+    edges = np.linspace(0, days, 200_001)
+    middles = (edges[1:] + edges[:-1]) / 2
+    leaving = sum(
+        rate * np.exp(-rate / number * middles) for number, rate in ((in_all, share), (clients, 1 - share)) if rate
+    )
+    expected = float(((days - middles) * leaving).sum() / leaving.sum())
+    window = in_windows(Requests(1.0, share), days, sizes, Plan(1, 1, 1, 1))
+    assert window.mean_wait_days == pytest.approx(expected, rel=1e-6)
 
 
 # Every draw of tiny worlds

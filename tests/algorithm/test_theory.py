@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedforget.algorithm import theory
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.geometric import change_within, expected_rounds_redone
 from fedforget.algorithm.theory import (
     ForgettingCost,
@@ -334,25 +335,35 @@ def test_impossible_losses_are_refused():
         client_bound(clients=2, clients_per_round=1, rounds=-1)
 
 
-@pytest.mark.parametrize("samples", [6, None])
-def test_a_stream_costs_the_sum_of_its_requests(samples):
-    worlds_left = [(5 - gone if samples is None else 5, 6 - gone) for gone in range(4)]
-    costs = [
-        exact_forgetting_cost([Loss(left, None if samples is None else 1)], **world(clients, 2, 2, 3, 4))
-        for clients, left in worlds_left
-    ]
-    stream = expected_stream_cost(4, samples=samples, **world(5, 2, 2, 3, 4))
-    assert stream.expected_recomputations == pytest.approx(float(sum(c.probability for c in costs)), rel=1e-12)
-    assert stream.expected_steps == pytest.approx(float(sum(c.expected_steps for c in costs)), rel=1e-12)
+def test_a_stream_costs_the_sum_of_its_requests():
+    """Samples and clients in any order; a client that loses its last sample is one client less."""
+    stream = [Request("a", 0), Request("b"), Request("a", 1), Request("c", 0), Request("c", 1), Request("a")]
+    worlds_left = [(5, 6, 1), (5, 4, None), (4, 5, 1), (4, 2, 1), (4, 1, 1), (3, 4, None)]  # M, N, what goes
+    costs = [exact_forgetting_cost([Loss(n, lost)], **world(m, 2, 2, 3, 4)) for m, n, lost in worlds_left]
+    cost = expected_stream_cost(stream, {"a": 6, "b": 4, "c": 2}, **world(5, 2, 2, 3, 4))
+    assert cost.expected_recomputations == pytest.approx(float(sum(c.probability for c in costs)), rel=1e-12)
+    assert cost.expected_steps == pytest.approx(float(sum(c.expected_steps for c in costs)), rel=1e-12)
     first_use = sum(c.expected_steps_from_first_use for c in costs)
-    assert stream.expected_steps_from_first_use == pytest.approx(float(first_use), rel=1e-12)
+    assert cost.expected_steps_from_first_use == pytest.approx(float(first_use), rel=1e-12)
 
 
 def test_a_stream_cannot_forget_more_than_there_is():
-    assert expected_stream_cost(0, samples=3, **world(5, 2, 2, 3, 4)).expected_recomputations == 0.0
-    for requests, samples in [(4, 3), (6, None), (-1, 3)]:
+    assert expected_stream_cost([], {"a": 3}, **world(5, 2, 2, 3, 4)).expected_recomputations == 0.0
+    for stream in ([Request("a", i) for i in range(4)], [Request("a"), Request("a", 0)], [Request("b")]):
         with pytest.raises(ValueError, match="cannot forget"):
-            expected_stream_cost(requests, samples=samples, **world(5, 2, 2, 3, 4))
+            expected_stream_cost(stream, {"a": 3}, **world(5, 2, 2, 3, 4))
+
+
+@pytest.mark.parametrize("count", [999, 1000, 1001, 20_000])
+def test_many_equal_losses_are_a_binomial(count):
+    """E[(1 - B/M)^3] by the moments of B; beyond a thousand, binomial coefficients are no longer written out."""
+    touched = 1 - (1 - Fraction(2, 40)) ** 2  # a client holds its lost sample in one of two batches of 2 of 40
+    pairs, triples = count * (count - 1) * touched**2, count * (count - 1) * (count - 2) * touched**3
+    moments = count * touched, count * touched + pairs, count * touched + 3 * pairs + triples
+    signed = zip((-3, 3, -1), moments, strict=True)
+    stays = 1 + sum(sign * moment / 30_000**power for power, (sign, moment) in enumerate(signed, start=1))
+    cost = forgetting_cost([Loss(40, 1)] * count, **world(30_000, 3, 2, 2, 2))
+    assert cost.probability == pytest.approx(float(1 - stays**2), rel=1e-10)
 
 
 @given(

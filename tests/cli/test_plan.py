@@ -13,7 +13,7 @@ from fedforget.algorithm.batching import Requests, in_windows
 from fedforget.algorithm.budget import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
 from fedforget.algorithm.plan import Plan, ServerOptimizer
 from fedforget.algorithm.theory import Loss, client_bound, forgetting_cost, sample_bound
-from fedforget.cli.plan_report import size
+from fedforget.cli.plan_text import size
 from fedforget.cli.planning import DIGITS_MLP_BYTES
 from tests.cli.commandline import PLAN, ROUNDS, call, good, good_json, models_in, refused, samples_of, train
 
@@ -120,7 +120,7 @@ def test_a_million_clients_at_once() -> None:
 def test_the_sections() -> None:
     text = good("plan", *KNOWN).out
     sections = [line.split(",")[0].split(":")[0] for line in text.splitlines() if line and not line.startswith(" ")]
-    assert sections == ["plan", "forgetting", "storage", "traffic", "batching"]
+    assert sections == ["plan", "forgetting", "several requests", "storage", "traffic", "batching"]
     assert all(len(line) <= 120 for line in text.splitlines())
     assert "every *" in text
 
@@ -130,7 +130,12 @@ def test_workers_that_would_wait_are_named() -> None:
     assert "K = 4 or 8" in good("plan", *KNOWN, "--workers", "4").out
     assert "3 of them would have nothing to do; K = 8" in good("plan", *KNOWN, "--workers", "8").out
     assert "workers" not in good("plan", *KNOWN, "--workers", "5").out
-    assert good_json("plan", *KNOWN, "--workers", "4")["workers"] == {"count": 4, "turns_per_round": 2, "even": False}
+    told = good_json("plan", *KNOWN, "--workers", "4")["workers"]
+    assert (told["count"], told["turns_per_round"], told["even"]) == (4, 2, False)
+    few = ("--clients", "9", "--samples", "9", "--batch-size", "2", "--rounds", "3", "--local-steps", "2")
+    for slots in ("5", "64"):
+        told = good("plan", *few, "--workers", "64", "--clients-per-round", slots).out
+        assert "only 9 clients: of 64 workers, 55 would have nothing to do" in told
 
 
 @pytest.mark.parametrize(
@@ -227,7 +232,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
     page = (Path(__file__).parents[2] / "docs" / "choosing-rho.md").read_text(encoding="utf-8")
     plain, find = commands_of(page)
     out = good(*plain.split()[1:]).out
-    for title in ("forgetting", "storage", "batching"):
+    for title in ("forgetting", "several requests", "storage", "batching"):
         section = out.split(f"\n{title}", 1)[1].split("\n\n")[0].splitlines()[1:]
         shown = [line.strip() for line in section if "  " in line.strip()]
         assert len(shown) > 3

@@ -362,7 +362,7 @@ def test_entry_11_a_stream_of_requests() -> None:
     rho = client_bound(clients=3, clients_per_round=1, rounds=1)
     in_floats = {"clients": 3, "clients_per_round": 1, "batch_size": 1, "local_steps": 1, "rounds": 1}
     for w in (1, 2, 3):
-        cost = expected_stream_cost(w, None, **in_floats)
+        cost = expected_stream_cost([Request(client) for client in range(w)], {0: 1, 1: 1, 2: 1}, **in_floats)
         assert cost.expected_recomputations == pytest.approx(float(expected[w - 1]), rel=1e-12)
     harmonic = list(accumulate(Fraction(1, k) for k in range(1, 100)))
     check(

@@ -153,16 +153,16 @@ def take_all_memory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fall_out", "how"),
+    ("fall_out", "how", "remedy"),
     [
-        (die, r"was killed \(SIGKILL, perhaps for lack of memory\)"),
-        (leave, "ended with code 3"),
-        (hang, "did not finish within 1 s"),
-        (take_all_memory, "(?i)memory"),
+        (die, r"was killed \(SIGKILL, perhaps for lack of memory\)", "fewer --workers"),
+        (leave, "ended with code 3", "look at what the model"),
+        (hang, "did not finish within 1 s", "--worker-timeout"),
+        (take_all_memory, "(?i)memory", "fewer workers"),
     ],
 )
 def test_a_worker_that_falls_out_names_its_client_and_the_same_command_goes_on(
-    tmp_path: Path, fall_out: Callable[[], None], how: str
+    tmp_path: Path, fall_out: Callable[[], None], how: str, remedy: str
 ) -> None:
     client = first_drawn(tmp_path / "to look")
     data = marked(client)
@@ -173,7 +173,7 @@ def test_a_worker_that_falls_out_names_its_client_and_the_same_command_goes_on(
         run.train()
     assert f"client {client} " in str(caught.value)
     assert "round 1" in str(caught.value)
-    assert caught.value.hint
+    assert remedy in caught.value.hint
     assert run.status().rounds_done == 0
     opened(tmp_path / "run", data=data, federation="pool", workers=2).train()
     assert function_files(tmp_path / "run") == function_files(undisturbed.path)

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from fedforget.algorithm.geometric import change_within
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import Loss, forgetting_cost
+from fedforget.algorithm.theory import Loss, forgetting_cost, sample_change
 from fedforget.errors import InvalidInput, StorageFailed
 from fedforget.plots.costs import draw_costs
 
@@ -19,30 +20,35 @@ BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 @pytest.mark.parametrize("suffix", BEGINNINGS)
 def test_formats(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"costs{suffix}"
-    draw_costs(path, PLAN, 300, 200)
+    draw_costs(path, PLAN, {200: 300})
     assert path.read_bytes().startswith(BEGINNINGS[suffix])
 
 
 def test_equal_bytes_each_time(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
-        draw_costs(tmp_path / name, PLAN, 300, 200)
+        draw_costs(tmp_path / name, PLAN, {200: 300})
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
 
 
 @pytest.mark.parametrize(
-    ("plan", "clients", "samples"),
-    [(Plan(1, 1, 1, 1), 1, 1.0), (Plan(100, 10, 10, 100), 10**6, 200.0), (Plan(40, 99, 5, 400), 3, 2.5)],
-    ids=["the smallest", "a million clients", "everything surely changes"],
+    ("plan", "sizes"),
+    [
+        (Plan(1, 1, 1, 1), {1: 1}),
+        (Plan(100, 10, 10, 100), {200: 10**6}),
+        (Plan(40, 99, 5, 400), {2: 2, 3: 1}),
+        (Plan(1, 1, 1, 1), {10**6: 10**6}),
+    ],
+    ids=["the smallest", "a million clients", "everything surely changes", "hardly anything changes"],
 )
-def test_any_plan_can_be_drawn(tmp_path: Path, plan: Plan, clients: int, samples: float) -> None:
-    draw_costs(tmp_path / "costs.svg", plan, clients, samples)
+def test_any_plan_can_be_drawn(tmp_path: Path, plan: Plan, sizes: dict[int, int]) -> None:
+    draw_costs(tmp_path / "costs.svg", plan, sizes)
     text = (tmp_path / "costs.svg").read_text(encoding="utf-8")
     assert "nan" not in text
 
 
 def test_it_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
     world = {"clients": 300, "clients_per_round": 5, "batch_size": 10, "local_steps": 10, "rounds": 30}
-    draw_costs(tmp_path / "costs.svg", PLAN, 300, 200)
+    draw_costs(tmp_path / "costs.svg", PLAN, {200: 300})
     shown = re.findall(r"<!-- ([\d.]+)% -->", (tmp_path / "costs.svg").read_text(encoding="utf-8"))
     for loss in (Loss(200, 1), Loss(200, None)):
         cost = forgetting_cost([loss], **world)
@@ -50,8 +56,21 @@ def test_it_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
         assert f"{100 * cost.expected_steps / 300:.3g}" in shown
 
 
+def test_with_unequal_clients_it_shows_what_the_table_says(tmp_path: Path) -> None:
+    """An average over the samples, not the cost of a sample of an average client."""
+    world = {"clients": 3, "clients_per_round": 1, "batch_size": 2, "local_steps": 2, "rounds": 2}
+    sizes = {3: 2, 14: 1}
+    draw_costs(tmp_path / "costs.svg", Plan(1, 2, 2, 2), sizes)
+    shown = re.findall(r"<!-- ([\d.]+)% -->", (tmp_path / "costs.svg").read_text(encoding="utf-8"))
+    average = sum(size * number / 20 * forgetting_cost([Loss(size, 1)], **world).probability
+                  for size, number in sizes.items())  # fmt: skip
+    of_the_mean = sample_change(20 / 3, clients=3, clients_per_round=1, batch_size=2, local_steps=2)  # type: ignore[arg-type]
+    assert f"{100 * average:.3g}" in shown
+    assert f"{100 * change_within(of_the_mean, 2):.3g}" not in shown
+
+
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"costs\.jpg"):
-        draw_costs(tmp_path / "costs.jpg", PLAN, 300, 200)
+        draw_costs(tmp_path / "costs.jpg", PLAN, {200: 300})
     with pytest.raises(StorageFailed, match="no/costs"):
-        draw_costs(tmp_path / "no" / "costs.png", PLAN, 300, 200)
+        draw_costs(tmp_path / "no" / "costs.png", PLAN, {200: 300})

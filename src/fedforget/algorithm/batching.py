@@ -24,6 +24,7 @@ from fedforget.algorithm.geometric import Floats, change_within, expected_rounds
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.theory import client_change, sample_change
 
+_SERIES, _SURE = 1e-3, 500.0  # rates whose next term of a series, and whose e^−λ, are too small to count
 _MOST_ROUNDS = 2**16  # beyond, blocks of rounds count like their middle
 
 
@@ -93,7 +94,10 @@ def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: 
     clients, in_all = _count(sizes)
     of_samples = days * requests.per_day * requests.sample_share
     of_clients = days * requests.per_day * (1 - requests.sample_share)
-    expected = -in_all * math.expm1(-of_samples / in_all) - clients * math.expm1(-of_clients / clients)
+    gone = [(number, rate / number) for number, rate in ((in_all, of_samples), (clients, of_clients))]
+    numbers = [-number * math.expm1(-each) for number, each in gone]
+    expected = sum(numbers)
+    wait = days * sum(number * _mean_wait(each) for number, (_, each) in zip(numbers, gone, strict=True)) / expected
     width = -(-plan.rounds // _MOST_ROUNDS)
     ends = np.minimum(np.arange(width, plan.rounds + width, width, dtype=np.float64), plan.rounds)
     lengths = np.diff(ends, prepend=0.0)
@@ -103,7 +107,20 @@ def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: 
     steps = plan.local_steps * float(changed[:-1] @ lengths)
     alone = one_by_one(requests, sizes, plan).steps_per_request
     cost = HandlingCost(float(changed[-1]) / days, steps / days, steps / expected)
-    return WindowCost(days, expected, cost, max(0.0, 1 - cost.steps_per_request / alone), days / 2)
+    return WindowCost(days, expected, cost, max(0.0, 1 - cost.steps_per_request / alone), wait)
+
+
+def _mean_wait(rate: float) -> float:
+    """How much of a window is left, on average, when somebody withdraws in it at this rate per window.
+
+    Half of it if few do. If most do, they do so early: 1 − 1/λ + 1/(e^λ − 1).
+
+    >>> [round(_mean_wait(rate), 4) for rate in (0.0, 1e-9, 0.1, 15.0)]
+    [0.5, 0.5, 0.5083, 0.9333]
+    """
+    if rate < _SERIES:
+        return 0.5 + rate / 12
+    return 1 - 1 / rate + (1 / math.expm1(rate) if rate < _SURE else 0.0)
 
 
 def _uses(sizes: Mapping[int, int], plan: Plan, rounds: Floats) -> tuple[Floats, Floats]:

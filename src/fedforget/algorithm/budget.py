@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedforget.algorithm.geometric import change_within, expected_rounds_redone
-from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan
+from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan, ServerOptimizer  # noqa: F401 (an example uses it)
 from fedforget.algorithm.theory import client_change, sample_change
 
 ROSTER_ENTRY = 8 + 32 + 8  # bytes: a client's id, its commitment, its first round
@@ -54,13 +54,22 @@ def state_bytes(plan: Plan, model_bytes: int) -> int:
     return model_bytes * (1 + _MOMENTS if plan.server.name == "fedadam" else 1)
 
 
+def kept_bytes(plan: Plan, rounds_done: int, model_bytes: int) -> int:
+    """The states that are kept after so many rounds; the initial one has no moments yet.
+
+    >>> [kept_bytes(Plan(1, 1, 1, 9, server=ServerOptimizer(name)), 9, 1000) for name in ("average", "fedadam")]
+    [10000, 46000]
+    """
+    return model_bytes + (plan.kept_count(rounds_done) - 1) * state_bytes(plan, model_bytes)
+
+
 def server_bytes(plan: Plan, clients: int, model_bytes: int) -> int:
     """The kept states and the roster with its first rounds.
 
     >>> [server_bytes(Plan(1, 1, 1, rounds=100, keep=keep), 60, 1000) for keep in ("every", 10, "ends")]
     [103880, 13880, 4880]
     """
-    return plan.kept_count(plan.rounds) * state_bytes(plan, model_bytes) + clients * ROSTER_ENTRY
+    return kept_bytes(plan, plan.rounds, model_bytes) + clients * ROSTER_ENTRY
 
 
 def client_bytes(samples: int) -> int:

@@ -16,20 +16,23 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields, replace
 from fractions import Fraction
 from typing import Any, Generic, TypeVar
 
 import numpy as np
 
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.geometric import Floats, change_within, expected_rounds_redone
+from fedforget.algorithm.ids import Id
 
 Number = TypeVar("Number", float, Fraction)
 
 _NEGLIGIBLE = 1e-30  # of the largest probability that something is lost: far below one rounding
 _UNDERFLOW = 750.0  # exp of minus this is zero
 _TABLE_CELLS = 2**17
+_FEW = 1000  # whose binomial coefficients are written out
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,8 +186,8 @@ def exact_forgetting_cost(
 
 
 def expected_stream_cost(
-    requests: int,
-    samples: int | None,
+    requests: Iterable[Request],
+    sizes: Mapping[Id, int],
     *,
     clients: int,
     clients_per_round: int,
@@ -192,24 +195,26 @@ def expected_stream_cost(
     local_steps: int,
     rounds: int,
 ) -> StreamCost:
-    """The cost of requests handled one by one: each takes a sample of one client, or, without ``samples``, a client.
+    """The cost of requests handled one by one; ``sizes`` are those of the clients that they touch.
 
     Exact unlearning (Theorem 1) leaves the draws of a training without what has gone, so each request costs what it
-    would alone in the world that is left. Theorem 1's ρ·w bounds the probability that *any* of them recomputes, not
-    how often: here it is 3·1/3.
+    would alone in the world that is left: M and N shrink each time. Theorem 1's ρ·w bounds the probability that *any*
+    of them recomputes, not how often: here it is 3·1/3.
 
     >>> world = dict(clients=3, clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
-    >>> round(expected_stream_cost(3, None, **world).expected_recomputations, 6)  # 1/3 + 1/2 + 1
+    >>> stream = [Request(0), Request(1), Request(2)]
+    >>> round(expected_stream_cost(stream, {0: 4, 1: 4, 2: 4}, **world).expected_recomputations, 6)  # 1/3 + 1/2 + 1
     1.833333
     """
-    training = Training(clients, clients_per_round, batch_size, local_steps, rounds)
-    there = clients if samples is None else samples
-    if not 0 <= requests <= there:
-        raise ValueError(f"cannot forget {requests} of {there}")
-    totals = np.zeros(3)
-    for left in range(there, there - requests, -1):
-        loss, now = (Loss(0, None), replace(training, clients=left)) if samples is None else (Loss(left, 1), training)
-        totals += astuple(_cost([loss], now))
+    now = Training(clients, clients_per_round, batch_size, local_steps, rounds)
+    left, totals = dict(sizes), np.zeros(3)
+    for request in requests:
+        if not left.get(request.client):
+            raise ValueError(f"cannot forget {request}: nothing is left of client {request.client}")
+        totals += astuple(_cost([Loss(left[request.client], None if request.sample is None else 1)], now))
+        left[request.client] -= left[request.client] if request.sample is None else 1
+        if not left[request.client] and now.clients > 1:
+            now = replace(now, clients=now.clients - 1)
     return StreamCost(*totals.tolist())
 
 
@@ -276,8 +281,16 @@ def _binomial(count: int, log_miss: Floats) -> Floats:
     if count == 1:
         return np.stack([np.exp(log_miss), hit])
     hits = np.arange(count + 1)[:, np.newaxis]
-    ways = np.array([[math.log(math.comb(count, chosen))] for chosen in range(count + 1)])
-    return _trimmed(np.exp(ways + hits * np.log(hit) + (count - hits) * log_miss))
+    law = np.exp(_log_ways(count)[:, np.newaxis] + hits * np.log(hit) + (count - hits) * log_miss)
+    return _trimmed(law / law.sum(axis=0))
+
+
+def _log_ways(count: int) -> Floats:
+    """log C(count, k) for each k; of many, their common error goes out with the norm of the law."""
+    if count <= _FEW:
+        return np.array([math.log(math.comb(count, chosen)) for chosen in range(count + 1)])
+    factorials = np.array([math.lgamma(number + 1) for number in range(count + 1)])
+    return np.asarray(factorials[-1] - factorials - factorials[::-1])
 
 
 def _convolved(law: Floats, other: Floats) -> Floats:

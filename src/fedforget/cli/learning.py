@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedforget.algorithm.budget import state_bytes
+from fedforget.algorithm.budget import kept_bytes
 from fedforget.algorithm.plan import check_eval_every, goal_of
 from fedforget.cli.app import app
 from fedforget.cli.options import (
@@ -132,6 +132,5 @@ def _opened_for_training(
 
 
 def _say_what_it_costs(opened: Run, goal: int) -> None:
-    plan, size = opened.plan, state_bytes(opened.plan, opened.model_bytes())
-    kept = plan.kept_count(goal)
-    say(f"keeping {kept} models of {size / 1e6:.3g} MB: {kept * size / 1e6:.3g} MB in {opened.path / 'models'}")
+    needed = kept_bytes(opened.plan, goal, opened.model_bytes())
+    say(f"keeping {opened.plan.kept_count(goal)} models: {needed / 1e6:.3g} MB in {opened.path / 'models'}")

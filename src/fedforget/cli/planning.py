@@ -30,8 +30,9 @@ from fedforget.cli.options import (
     Workers,
 )
 from fedforget.cli.output import JsonOption, emit, warn
-from fedforget.cli.plan_report import Circumstances, facts_of, text_of
+from fedforget.cli.plan_facts import Circumstances, facts_of
 from fedforget.cli.plan_search import Sought, found, said, with_steps
+from fedforget.cli.plan_text import text_of
 from fedforget.errors import InvalidInput, PlanRefused
 
 DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
@@ -69,6 +70,7 @@ def plan(
     window: Annotated[
         list[float] | None, _option("Days to collect requests for; may be repeated.", show_default="1, 7, 30")
     ] = None,
+    several: Annotated[int, _option("How many requests to meet at once, and one after the other.")] = 10,
     find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False,
     min_samples_per_step: Annotated[Whole, _option("With --find: least K*b that training needs.")] = None,
     min_clients_per_round: Annotated[Whole, _option("With --find: least K.", show_default="1")] = None,
@@ -125,7 +127,10 @@ def plan(
     requests = _requests(requests_per_day, sample_share, window)
     crew, model_size = _whole("--workers", workers), _whole("--model-bytes", model_bytes)
     sizes = _sizes(options, samples)
-    here = Circumstances(Counter(sizes), model_size or DIGITS_MLP_BYTES, crew or _cores(), requests, window or _WINDOWS)
+    _whole("--several", several)
+    here = Circumstances(
+        Counter(sizes), model_size or DIGITS_MLP_BYTES, crew or _cores(), requests, window or _WINDOWS, several
+    )
     choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, sample_share)
     if choices:
         options = found(choices, options)
@@ -137,13 +142,13 @@ def _show(
     made: Plan, here: Circumstances, choices: Sequence[Choice], binding: Sequence[str], plot: Path | None, as_json: bool
 ) -> None:
     facts = facts_of(made, here)
-    warnings = rho_warnings(facts["rho_s"], facts["rho_c"])
+    warnings = rho_warnings(facts["rho_s"], facts["rho_c"], "the probabilities here are exact")
     if choices:
         facts["found"] = {"binding": list(binding), "choices": [asdict(choice) for choice in choices]}
     if plot is not None:
         from fedforget.plots.costs import draw_costs  # noqa: PLC0415 (matplotlib)
 
-        draw_costs(plot, made, here.clients, here.mean)
+        draw_costs(plot, made, here.sizes)
         facts["plot"] = str(plot)
     emit({**facts, "warnings": warnings}, as_json, lambda: text_of(facts, choices, binding))
     for warning in warnings:
@@ -196,9 +201,11 @@ def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
     return [samples] * options.clients
 
 
-def rho_warnings(rho_s: float, rho_c: float) -> list[str]:
+def rho_warnings(
+    rho_s: float, rho_c: float, instead: str = "`fedforget plan` gives the exact probability"
+) -> list[str]:
     return [
-        f"{name} = {value:.4g} is above 1, where it bounds nothing: `fedforget plan` gives the exact probability"
+        f"{name} = {value:.4g} is above 1, where it bounds nothing: {instead}"
         for name, value in (("rho_s", rho_s), ("rho_c", rho_c))
         if value > 1
     ]

@@ -23,7 +23,7 @@ from fedforget.algorithm.ports import (
     TrainReply,
     TrainTask,
 )
-from fedforget.errors import FedForgetError, TrainingFailed
+from fedforget.errors import SHORT_OF_MEMORY, FedForgetError, TrainingFailed, is_lack_of_memory
 
 
 class InlineFederation:
@@ -72,9 +72,10 @@ class InlineFederation:
         except FedForgetError:
             raise
         except Exception as error:
+            remedy = SHORT_OF_MEMORY if is_lack_of_memory(error) else "correct the model or the data"
             raise TrainingFailed(
                 f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
-                hint="correct the model or the data and give the same command again",
+                hint=f"{remedy} and give the same command again",
             ) from error
 
     def close(self) -> None:

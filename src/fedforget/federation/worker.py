@@ -35,6 +35,12 @@ def can_fork() -> bool:
 class Lost(Exception):
     """A worker ended without an answer; says how."""
 
+    remedy = "after a look at what the model or the data make it do"
+
+
+class Killed(Lost):
+    """From outside, as the system does where memory is short."""
+
     remedy = "with fewer --workers if memory is short"
 
 
@@ -118,18 +124,18 @@ class Worker:
                 raise Late(patience)
             result, error = _within(patience, self.pipe.recv) if large else self.pipe.recv()
         except (EOFError, OSError) as gone:
-            raise Lost(self._how_it_ended()) from gone
+            raise self._how_it_ended() from gone
         if error is not None:
             raise error
         return result
 
-    def _how_it_ended(self) -> str:
+    def _how_it_ended(self) -> Lost:
         self._process.join(_GRACE)
         code = self._process.exitcode
         if code is not None and code < 0:
             name = signal.Signals(-code).name
-            return f"was killed ({name}{', perhaps for lack of memory' if name == 'SIGKILL' else ''})"
-        return f"ended with code {code}"
+            return Killed(f"was killed ({name}{', perhaps for lack of memory' if name == 'SIGKILL' else ''})")
+        return Lost(f"ended with code {code}")
 
     @property
     def process_id(self) -> int | None:

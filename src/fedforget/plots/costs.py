@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import numpy as np
 
 from fedforget.algorithm.geometric import Floats, change_within, expected_rounds_redone
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import client_change
+from fedforget.algorithm.theory import client_change, sample_change
 from fedforget.plots.picture import BLUE, FAINT, GREY, RED, save_picture
 
 if TYPE_CHECKING:
@@ -20,69 +21,102 @@ if TYPE_CHECKING:
 
 _POINTS = 80
 _MOST_DOTS = 40
+_SATURATED = 3.0  # a ρ so far above 1 that everything happens near the left edge of a linear axis
 
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One request against one ρ: what varies, and the probability that a round changes."""
+    """One request against one ρ: what varies, and for each kind of target its share and when a round changes."""
 
     title: str
     subtitle: str
     label: str
     here: int  # K or b of the plan
     largest: float  # that K or b may have
-    rho_of_one: float  # ρ for each unit of K or b
-    change: Callable[[Floats], Floats]
+    rho: Callable[[Floats], Floats]
+    parts: Sequence[tuple[float, Callable[[Floats], Floats]]]
 
     @property
-    def end(self) -> float:
-        """A few times the plan's, and past ρ = 1 if that is near."""
-        rho = self.here * self.rho_of_one
-        return min(min(3 * rho, max(1.5, 1.5 * rho)) / self.rho_of_one, self.largest)
+    def plan(self) -> Floats:
+        return np.array([float(min(self.here, self.largest))])
+
+    @property
+    def saturated(self) -> bool:
+        return float(self.rho(self.plan)[0]) > _SATURATED
+
+    def values(self) -> Floats:
+        """Whole numbers, as plans have them: up to a few times the plan's, and past ρ = 1 if that is near."""
+        one, rho = float(self.rho(np.ones(1))[0]), float(self.rho(self.plan)[0])
+        end = int(max(1.0, min(min(3 * rho, max(1.5, 1.5 * rho)) / one, self.largest)))
+        spread = np.geomspace if self.saturated else np.linspace
+        return np.unique(np.append(np.rint(spread(1, end, min(end, _POINTS))), self.plan))
+
+    def cost(self, values: Floats, of_change: Callable[[Floats], Floats]) -> Floats:
+        """Averaged over the targets, as the table of ``fedforget plan`` averages them."""
+        return np.asarray(np.sum([share * of_change(change(values)) for share, change in self.parts], axis=0))
 
 
-def draw_costs(path: Path, plan: Plan, clients: int, samples: float) -> None:
-    """Probability and expected cost of forgetting against ρ_S and ρ_C, exact beside the union bound."""
-    save_picture(path, lambda: _figure(plan, clients, samples))
+def draw_costs(path: Path, plan: Plan, sizes: Mapping[int, int]) -> None:
+    """Probability and expected cost of forgetting against ρ_S and ρ_C, exact beside the union bound.
+
+    ``sizes`` says how many clients have so many samples.
+    """
+    save_picture(path, lambda: _figure(plan, sizes))
 
 
-def _figure(plan: Plan, clients: int, samples: float) -> Figure:
+def _figure(plan: Plan, sizes: Mapping[int, int]) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415 (see above)
 
     figure = Figure(figsize=(10, 7.4), layout="constrained")
     panels = figure.subplots(2, 2, sharex="col")
     figure.suptitle(
         f"What forgetting costs with K = {plan.clients_per_round}, b = {plan.batch_size}, E = {plan.local_steps}, "
-        f"R = {plan.rounds}\non M = {clients:,} clients of N = {samples:,.5g} samples",
+        f"R = {plan.rounds}\non {_described(sizes)}",
         fontsize=12,
     )
-    for column, sweep in enumerate((_sample_sweep(plan, clients, samples), _client_sweep(plan, clients))):
+    for column, sweep in enumerate((_sample_sweep(plan, sizes), _client_sweep(plan, sum(sizes.values())))):
         upper, lower = panels[0, column], panels[1, column]
         upper.set_title(f"{sweep.title}\n{sweep.subtitle}", fontsize=10, pad=8)
         _panel(upper, sweep, lambda change: change_within(change, plan.rounds))
         _panel(lower, sweep, lambda change: expected_rounds_redone(change, plan.rounds) / plan.rounds)
         lower.set_xlabel(sweep.label)
     panels[0, 0].set_ylabel("probability of recomputing")
-    panels[1, 0].set_ylabel(f"expected recomputation,\nshare of all {plan.steps:,} steps")
+    panels[1, 0].set_ylabel(f"expected recomputation,\nshare of {_counted(plan.steps, 'step')}")
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure
 
 
-def _sample_sweep(plan: Plan, clients: int, samples: float) -> _Sweep:
-    def change(batch: Floats) -> Floats:
-        held = change_within(np.minimum(batch / samples, 1.0), plan.local_steps)
-        drawn: Floats = client_change(clients, plan.clients_per_round) * held
-        return drawn
+def _described(sizes: Mapping[int, int]) -> str:
+    smallest, largest = min(sizes), max(sizes)
+    each = _counted(largest, "sample") if smallest == largest else f"{smallest:,} to {largest:,} samples"
+    return f"{_counted(sum(sizes.values()), 'client')} of {each}"
 
+
+def _counted(number: int, word: str) -> str:
+    return f"{number:,} {word}" if number == 1 else f"{number:,} {word}s"
+
+
+def _sample_sweep(plan: Plan, sizes: Mapping[int, int]) -> _Sweep:
+    clients, in_all = sum(sizes.values()), sum(size * number for size, number in sizes.items())
+
+    def change(size: int) -> Callable[[Floats], Floats]:
+        world = {"clients": clients, "clients_per_round": plan.clients_per_round, "local_steps": plan.local_steps}
+        return lambda batch: sample_change(size, batch_size=batch, **world)
+
+    def rho(batch: Floats) -> Floats:
+        held = sum(number / in_all * np.minimum(batch, size) for size, number in sizes.items())
+        return np.asarray(plan.clients_per_round * plan.steps / clients * held)
+
+    several = len(sizes) > 1
     return _Sweep(
-        title="Forgetting one sample",
+        title="Forgetting one sample" + (", an average one" if several else ""),
         subtitle=f"b varies; K = {plan.clients_per_round}",
-        label="ρ$_S$ = b·K·T / (N·M)",
+        label="ρ$_S$ = b·K·T / (N·M)" + (", on average over the samples" if several else ""),
         here=plan.batch_size,
-        largest=samples,
-        rho_of_one=plan.clients_per_round * plan.steps / (samples * clients),
-        change=change,
+        largest=float(max(sizes)),
+        rho=rho,
+        parts=[(size * number / in_all, change(size)) for size, number in sizes.items()],
     )
 
 
@@ -93,34 +127,47 @@ def _client_sweep(plan: Plan, clients: int) -> _Sweep:
         label="ρ$_C$ = K·R / M",
         here=plan.clients_per_round,
         largest=np.inf,
-        rho_of_one=plan.rounds / clients,
-        change=lambda slots: client_change(clients, slots),
+        rho=lambda slots: slots * plan.rounds / clients,
+        parts=[(1.0, lambda slots: client_change(clients, slots))],
     )
 
 
-def _panel(axes: Axes, sweep: _Sweep, cost: Callable[[Floats], Floats]) -> None:
-    values = np.linspace(0, sweep.end, _POINTS)
-    rho, exact = values * sweep.rho_of_one, cost(sweep.change(values))
-    corners = np.array([0.0, min(1.0, rho[-1]), rho[-1]])
-    bound = np.minimum(corners, 1.0)
-    axes.plot(corners, bound, color=GREY, linestyle=(0, (5, 3)), linewidth=1.5, label="union bound, min(ρ, 1)")
-    axes.plot(rho, exact, color=BLUE, linewidth=2.2, label="exact")
-    whole = np.arange(1, int(sweep.end) + 1, dtype=np.float64)
-    if len(whole) <= _MOST_DOTS:
-        axes.plot(whole * sweep.rho_of_one, cost(sweep.change(whole)), "o", color=BLUE, markersize=3.5)
-    here = np.array([float(min(sweep.here, sweep.largest))])
-    x, y = float(here[0]) * sweep.rho_of_one, float(cost(sweep.change(here))[0])
-    axes.plot([x], [y], "o", color=RED, markersize=8, zorder=5, clip_on=False, label="this plan")
-    left = x > 0.85 * rho[-1]
-    axes.annotate(
-        f"{100 * y:.3g}%",
-        (x, y), xytext=(-9 if left else 9, -16), textcoords="offset points", ha="right" if left else "left",
-        color=RED, fontweight="bold",
+def _panel(axes: Axes, sweep: _Sweep, of_change: Callable[[Floats], Floats]) -> None:
+    values = sweep.values()
+    rho, exact = sweep.rho(values), sweep.cost(values, of_change)
+    start = float(rho[0]) if sweep.saturated else 0.0
+    corners = np.unique([start, *(corner for corner in (1.0,) if start < corner < rho[-1]), float(rho[-1])])
+    if sweep.saturated:
+        axes.set_xscale("log")
+        corners = np.unique(np.append(corners, np.geomspace(start, float(rho[-1]), _POINTS)))
+    axes.plot(
+        corners, np.minimum(corners, 1.0), color=GREY, linestyle=(0, (5, 3)), linewidth=1.5,
+        label="union bound, min(ρ, 1)",
     )  # fmt: skip
-    axes.set_xlim(0, 1.02 * float(rho[-1]))
-    axes.set_ylim(0, 1.06 * float(bound[-1]))
-    axes.yaxis.set_major_formatter(lambda share, _: f"{100 * share:g}%")
+    dots = "o" if len(values) <= _MOST_DOTS else ""
+    axes.plot(rho, exact, color=BLUE, linewidth=2.2, marker=dots, markersize=3.5, label="exact")
+    x, y = float(sweep.rho(sweep.plan)[0]), float(sweep.cost(sweep.plan, of_change)[0])
+    axes.plot([x], [y], "o", color=RED, markersize=8, zorder=5, clip_on=False, label="this plan")
+    at_the_end = x > 0.85 * rho[-1]
+    axes.annotate(
+        _percent(y), (x, y), xytext=(-9, 7) if at_the_end else (9, -16), textcoords="offset points",
+        ha="right" if at_the_end else "left", color=RED, fontweight="bold",
+    )  # fmt: skip
+    if not sweep.saturated:
+        axes.set_xlim(0, 1.02 * float(rho[-1]))
+    axes.set_ylim(0, 1.08 * min(1.0, float(rho[-1])))
+    for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
+        set_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_major_formatter(lambda share, _: _percent(share))
     axes.grid(color=FAINT)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _percent(share: float) -> str:
+    """Three digits, without an exponent."""
+    if share in (0.0, 1.0):
+        return f"{100 * share:.0f}%"
+    digits = max(0, 2 - math.floor(math.log10(abs(100 * share))))
+    return f"{100 * share:.{digits}f}".rstrip("0").rstrip(".") + "%" if digits else f"{100 * share:.0f}%"
