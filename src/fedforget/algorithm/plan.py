@@ -131,11 +131,13 @@ class Plan:
         >>> plan.clients_per_round, plan.batch_size
         (5, 10)
         """
-        requested_s, requested_c = _requested_rho("rho_s", rho_s), _requested_rho("rho_c", rho_c)
         population, mean = _population(sizes, clients, samples)
-        _require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}")
+        _require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}", _FROM_ONE)
         total = _total_steps(local_steps, rounds, steps)
+        requested_s, requested_c = _as_written(rho_s), _as_written(rho_c)
         asked = _Asked(requested_s, requested_c, population, mean, local_steps, total // local_steps)
+        for name, value, rho in (("rho_s", rho_s, requested_s), ("rho_c", rho_c, requested_c)):
+            _require(0 < rho <= 1, f"{name} must lie in (0, 1], not {value}", asked.nearest_in_range())
         if asked.slots < 1:
             raise PlanRefused(
                 f"rho_c = {_number(requested_c)} leaves less than one client a round "
@@ -183,22 +185,20 @@ def check_eval_every(rounds: int | None) -> None:
         raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
 
 
+_FROM_ONE = "the nearest feasible value is 1"
+
+
 def _require(holds: bool, message: str, hint: str = "") -> None:
     if not holds:
         raise PlanRefused(message, hint=hint or "correct the value and give the command again")
 
 
-def _requested_rho(name: str, value: float | Fraction) -> Fraction:
+def _as_written(value: float | Fraction) -> Fraction:
+    """The decimal that was written, not its binary neighbour; what is no number is below every ρ."""
     try:
-        rho = Fraction(str(value))  # the decimal that was written, not its binary neighbour
+        return Fraction(str(value))
     except (ValueError, ZeroDivisionError):
-        rho = Fraction(0)
-    _require(
-        0 < rho <= 1,
-        f"{name} must lie in (0, 1], not {value}",
-        "it bounds a probability; to accept any value give clients per round and batch size instead",
-    )
-    return rho
+        return Fraction(0)
 
 
 def _population(
@@ -210,18 +210,18 @@ def _population(
         return len(counted), Fraction(sum(counted), len(counted))
     if clients is None or samples is None:
         raise PlanRefused("M and N are needed", hint="give sizes, or clients and samples")
-    _require(clients >= 1, f"the federation has {clients} clients", "give it at least one client")
+    _require(clients >= 1, f"the federation has {clients} clients", _FROM_ONE)
     try:
         mean = Fraction(str(samples))
     except ValueError:
         mean = Fraction(0)
-    _require(mean >= 1, f"a client has {samples} samples", "give each client at least one sample")
+    _require(mean >= 1, f"a client has {samples} samples", _FROM_ONE)
     return clients, mean
 
 
 def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int:
     if rounds is not None:
-        _require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", "the nearest feasible value is 1")
+        _require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", _FROM_ONE)
         return rounds * local_steps
     if steps is None:
         raise PlanRefused("the length of training is needed", hint="give rounds or steps")
@@ -274,19 +274,41 @@ class _Asked:
         steps, enough = math.ceil(self.rho_s / self.rho_c), math.ceil(self.rounds / self.rho_c)
         samples = math.ceil(self.rho_c * steps / self.rho_s)
         several = [
-            change(rho_c=lowest_c, rho_s=_rounded(lowest_c * self.local_steps / self.samples, up=True)),
-            change(clients=enough, rho_s=_rounded(self.rho_c * self.local_steps, up=False)),
+            change(rho_c=lowest_c, rho_s=self._nearest_rho_s(lowest_c)),
+            change(clients=enough, rho_s=self._nearest_rho_s(self.rho_c)),
             change(clients=enough, local_steps=steps, samples=Fraction(max(samples, math.ceil(self.samples)))),
         ]
         options = [words for words in single if words] or [words for words in several if words]
         return "the nearest feasible: " + " or ".join(dict.fromkeys(options[:2]))
 
+    def nearest_in_range(self) -> str:
+        """The ρ nearest to what was asked for, both of them in (0, 1]; and how to have others."""
+        instead = "to have any value, give clients per round and batch size instead"
+        if self.rounds > self.clients:
+            return f"no rho_c in (0, 1] fills one slot in each of {self.rounds} rounds; {instead}"
+        rho_c = min(max(self.rho_c, _rounded(Fraction(self.rounds, self.clients), up=True)), Fraction(1))
+        rho_s = self._nearest_rho_s(rho_c)
+        found = {name: rho for name, rho, asked in (("rho_s", rho_s, self.rho_s), ("rho_c", rho_c, self.rho_c))
+                 if rho != asked}  # fmt: skip
+        words = self._change(**found)
+        return f"the nearest feasible: {words}; {instead}" if words else instead
+
+    def _nearest_rho_s(self, rho_c: Fraction) -> Fraction:
+        """From batches of one sample to batches of all, at this ρ_C."""
+        least = _rounded(rho_c * self.local_steps / self.samples, up=True)
+        most = min(Fraction(1), _rounded(rho_c * self.local_steps, up=False))
+        return min(max(self.rho_s, least), most)
+
     def _change(self, **values: Any) -> str:
         if not replace(self, **values).feasible:
             return ""
         shown = {name: _number(Fraction(value)) for name, value in values.items()}
-        words = {"rounds": "rounds", "clients": "clients", "samples": "samples", "local_steps": "local steps"}
-        parts = [f"{shown[n]} {words[n]}" if n in words else f"{n} = {shown[n]}" for n in values]
+        words = {"rounds": "round", "clients": "client", "samples": "sample", "local_steps": "local step"}
+        parts = [
+            f"{shown[name]} {words[name]}{'' if value == 1 else 's'}" if name in words else f"{name} = {shown[name]}"
+            for name, value in values.items()
+            if value != getattr(self, name)
+        ]
         return " and ".join(parts)
 
 

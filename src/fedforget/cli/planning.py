@@ -194,8 +194,11 @@ def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
         return sizes_of(options.data or "digits", 60 if options.clients is None else options.clients, options.seed)
     if options.data is not None:
         raise InvalidInput("both --samples and --data are given", hint="give M and N, or a dataset with --data")
-    if options.clients is None or options.clients < 1 or samples < 1:
-        raise InvalidInput("--samples needs --clients, both from 1", hint="give M and N, or a dataset with --data")
+    if options.clients is None:
+        raise InvalidInput("--samples needs --clients", hint="give M and N, or a dataset with --data")
+    for name, value in (("clients", options.clients), ("samples", samples)):
+        if value < 1:
+            raise PlanRefused(f"--{name} must be a whole number from 1, not {value}", hint="the nearest feasible is 1")
     if options.clients > _MOST_CLIENTS:
         raise InvalidInput(f"{options.clients} clients are too many", hint=f"plan for at most {_MOST_CLIENTS}")
     return [samples] * options.clients

@@ -24,7 +24,7 @@ from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_EVERY, Plan
 from fedforget.algorithm.ports import LocalRound, State, TrainReply
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.federation.inline import InlineFederation
 
 World = Mapping[Any, Sequence[Any]]  # client → its sample ids
@@ -115,6 +115,7 @@ class _BatchesAreTheModel:
 
 def symbolic_server(world: World, oracle: Oracle, plan: Plan) -> Server:
     """The production server and clients on a tiny world, with the oracle's priorities and tuples for models."""
+    IdSet(world, what="client")  # refuses what is one id twice
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
     model = _BatchesAreTheModel(world)
     clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
@@ -156,10 +157,11 @@ def law_after_forgetting(
     """The law of the history after production ``learn`` and ``forget`` of a stream of requests.
 
     A request is ``("sample", client, id)`` or ``("client", client)``, with one more element for the rounds done when it
-    arrives (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
+    arrives, 0 to R (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
     """
     plan = Plan(K, b, E, R, keep=keep)
     arrivals = [_parse(entry, R) for entry in requests]
+    _require_sound(world, arrivals, R)
 
     def run(oracle: Oracle) -> History:
         server = symbolic_server(world, oracle, plan)
@@ -216,15 +218,28 @@ def total_variation(one: Law, other: Law) -> Fraction:
     return sum((abs(one.get(h, Fraction(0)) - other.get(h, Fraction(0))) for h in histories), Fraction(0)) / 2
 
 
-def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
-    if isinstance(entry, list):
+def _parse(entry: Any, default: int) -> tuple[list[Request], Any]:
+    if isinstance(entry, list) and not (entry and isinstance(entry[0], str)):
         parts = [_parse(each, default) for each in entry]
         return [request for batch, _ in parts for request in batch], max((when for _, when in parts), default=default)
-    arity = {"sample": 3, "client": 2}.get(entry[0], 0)
+    arity = {"sample": 3, "client": 2}.get(entry[0], 0) if isinstance(entry, Sequence) and entry else 0
     if not arity or len(entry) not in (arity, arity + 1):
         raise InvalidInput(f"{entry!r} is not a request", hint='use ("sample", client, id) or ("client", client)')
     request = Request(entry[1], entry[2] if entry[0] == "sample" else None)
     return [request], entry[arity] if len(entry) > arity else default
+
+
+def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], Any]], rounds: int) -> None:
+    """A law of something else than what was meant would prove nothing."""
+    there = {canonical_id(client): set(map(canonical_id, ids)) for client, ids in world.items()}
+    for batch, when in arrivals:
+        if not isinstance(when, int) or not 0 <= when <= rounds:
+            raise InvalidInput(f"a request cannot arrive after {when!r} rounds", hint=f"give 0 to {rounds}")
+        for request in batch:
+            if request.client not in there or (
+                request.sample is not None and request.sample not in there[request.client]
+            ):
+                raise UnknownTarget(f"the world has no {request}", hint="ask for what is in it")
 
 
 def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:
