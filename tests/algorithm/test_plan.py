@@ -250,10 +250,10 @@ CHANGES = {
     rf"rho_c = {NUMBER}": ("rho_c", float),
     rf"rho_s = {NUMBER}": ("rho_s", float),
     rf"rho_c\*E = {NUMBER}": ("rho_s", float),
-    r"(\d+) rounds": ("rounds", int),
-    r"(\d+) clients": ("clients", int),
-    r"(\d+) samples": ("samples", int),
-    r"(\d+) local steps": ("local_steps", int),
+    r"(\d+) rounds?\b": ("rounds", int),
+    r"(\d+) clients?\b(?! per)": ("clients", int),
+    r"(\d+) samples?\b": ("samples", int),
+    r"(\d+) local steps?\b": ("local_steps", int),
 }
 
 
@@ -284,6 +284,21 @@ def check_nearest(values: dict[str, Any]) -> None:
     for change in changes:
         again = refused(values | change)
         assert again is None, f"{values}: refused with {error.hint!r}; {change} gives {again}"
+        if "rho_s" in change:  # what lies nearer to what was asked for is not feasible, or rounded to the same plan
+            asked, found = Fraction(str(values["rho_s"])), Fraction(str(change["rho_s"]))
+            closer = values | change | {"rho_s": found + (asked - found) / 100}
+            assert refused(closer) is not None or made(**closer) == made(**values | change), (values, change)
+
+
+@pytest.mark.parametrize("name", ["rho_s", "rho_c"])
+@pytest.mark.parametrize(("value", "nearest_value"), [(1.0000001, 1), (7, 1), (0, None), (-0.1, None), ("nan", None)])
+def test_a_rho_that_is_none_is_refused_with_the_nearest_one(name, value, nearest_value):
+    """At both ends: 1, and what one client a round, or one sample a batch, amounts to."""
+    lowest = {"rho_s": 0.5 * 10 / 200, "rho_c": 30 / 300}[name]
+    values = MNIST | {"rho_s": 0.5, "rho_c": 0.5} | {name: value}
+    [change] = nearest(refusal(**values).hint)
+    assert change[name] == pytest.approx(nearest_value or lowest)
+    assert refused(values | change) is None
 
 
 def case(rho_s: Any, rho_c: Any, local_steps: int, rounds: int, clients: int, samples: Any) -> dict[str, Any]:
@@ -331,6 +346,7 @@ RHOS = st.fractions(Fraction(1, 1000), 1, max_denominator=1000)
 @example(case(1, 0.1, 5, 30, 300, 200))
 @example(case(0.25, 0.1, 10, 30, 5, 100))  # fewer clients than any rounds allow
 @example(case(0.2, 1, 3, 1, 1, 1))  # neither rho_s nor local steps can do it
+@example(case(1, 0.2, 1, 1, 3, 10))  # rho_c too low for K, rho_s too high for b
 @example(case(0.01, 0.001, 1, 10, 100, 3))  # a rho_c high enough for K leaves nothing for b
 def test_the_nearest_feasible_plan_is_feasible(values):
     check_nearest(values)

@@ -276,12 +276,16 @@ def test_no_plan_at_all_says_what_to_give() -> None:
         ("--model-bytes", "-1"),
         ("--data", "digits"),
         ("--clients", "100000000000"),
-        ("--samples", "0"),
     ],
     ids=" ".join,
 )
 def test_values_that_cannot_be(change: tuple[str, ...]) -> None:
     refused(3, "invalid-input", "plan", *KNOWN, *change)
+
+
+@pytest.mark.parametrize("name", ["--clients", "--samples"])
+def test_nobody_and_nothing_are_no_federation(name: str) -> None:
+    assert "nearest feasible is 1" in refused(4, "plan-refused", "plan", *KNOWN, name, "0")["hint"]
 
 
 def test_a_hopeless_number_of_rounds_is_no_hopeless_wait() -> None:

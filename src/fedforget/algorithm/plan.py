@@ -270,7 +270,7 @@ class _Asked:
             single.append(change(local_steps=math.floor(self.rho_s * self.samples / self.rho_c)))
             single.append(change(rho_c=_rounded(self.rho_s * self.samples / self.local_steps, up=False)))
         else:
-            single = [change(rho_s=_rounded(self.rho_c * self.local_steps, up=False))]
+            single = [change(rho_s=self._nearest_rho_s(self.rho_c))]
         steps, enough = math.ceil(self.rho_s / self.rho_c), math.ceil(self.rounds / self.rho_c)
         samples = math.ceil(self.rho_c * steps / self.rho_s)
         several = [
@@ -296,8 +296,10 @@ class _Asked:
     def _nearest_rho_s(self, rho_c: Fraction) -> Fraction:
         """From batches of one sample to batches of all, at this ρ_C."""
         least = _rounded(rho_c * self.local_steps / self.samples, up=True)
-        most = min(Fraction(1), _rounded(rho_c * self.local_steps, up=False))
-        return min(max(self.rho_s, least), most)
+        most = _rounded(rho_c * self.local_steps, up=True)  # so that b is rounded down to all of them, not to fewer
+        if math.floor(most * self.samples / (rho_c * self.local_steps)) > self.samples:
+            most = _rounded(rho_c * self.local_steps, up=False)
+        return min(max(self.rho_s, least), most, Fraction(1))
 
     def _change(self, **values: Any) -> str:
         if not replace(self, **values).feasible:
