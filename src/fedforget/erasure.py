@@ -171,15 +171,18 @@ class Erasure:
 
     def remove_begun(self) -> None:
         """Take the data of every batch that was begun out (or in) and rewind. Idempotent."""
-        record = self.run.record
-        for intent in record.batches.pending():
-            if record.batches.stage(intent) == Stage.ACCEPTED:
-                with self.engine.server(self.run) as server:
-                    apply(server, intent.decision)
-                self._join(intent.joining)
-                if intent.reseed is not None:
-                    self._reseed(intent.reseed)
-                record.batches.removed(intent, self.run.server.rounds_done)
+        run, batches = self.run, self.run.record.batches
+        begun = [intent for intent in batches.pending() if batches.stage(intent) == Stage.ACCEPTED]
+        for intent in begun:
+            run.server.begin_work(intent.batch_id)
+            with self.engine.server(run) as server:
+                apply(server, intent.decision)
+            self._join(intent.joining)
+            if intent.reseed is not None:
+                self._reseed(intent.reseed)
+            batches.removed(intent, run.server.rounds_done)
+        if begun and run.crashed:
+            run.require_whole()
 
     def settle(self) -> None:
         """Finish every batch, one recomputation for all: also what a crash interrupted."""
@@ -194,20 +197,26 @@ class Erasure:
                 break
             self.take_in(join=True)
             self.remove_begun()
-        intents = record.batches.pending()
+        self._finish(record.batches.pending())
+
+    def _finish(self, intents: Sequence[Intent]) -> None:
+        """What is recomputed gets its receipt; nothing of what is gone is left."""
+        run, batches = self.run, self.run.record.batches
+        if not intents:
+            return
         for intent in intents:
-            if record.batches.stage(intent) == Stage.REMOVED:
-                record.batches.recomputed(intent)
-        recomputed = [intent for intent in intents if record.batches.stage(intent) == Stage.RECOMPUTED]
+            if batches.stage(intent) == Stage.REMOVED:
+                batches.recomputed(intent)
+        recomputed = [intent for intent in intents if batches.stage(intent) == Stage.RECOMPUTED]
         if recomputed:
             self.engine.measure(run, self.eval_every)
             outcome = self._outcome()
             for intent in recomputed:
-                record.batches.completed(intent, outcome)
-        if intents:
-            run.purge_function()
+                batches.completed(intent, outcome)
+        run.server.end_work()
+        run.purge_function()
         for intent in intents:
-            record.batches.purged(intent)
+            batches.purged(intent)
 
     def _check_data(self, leaving: Iterable[Request] = ()) -> None:
         """Once is enough: nobody else changes what this process trains on."""

@@ -9,6 +9,7 @@
       PlanRefused             the plan is impossible, or not this run's (exit 4)
       RunBusy                 another process works on the run          (exit 5)
       RunDamaged              a file of the run is torn or altered      (exit 6)
+        CommitsLost             its parts no longer fit together
       RunTooNew               made by a newer version                   (exit 7)
       DataChanged             the data are not those the run knows      (exit 8)
       TrainingFailed          a client could not finish its round       (exit 9)
@@ -83,6 +84,10 @@ class RunBusy(FedForgetError):
 class RunDamaged(FedForgetError):
     code = "run-damaged"
     exit_code = 6
+
+
+class CommitsLost(RunDamaged):
+    """The same name and number: what is to be done is the same."""
 
 
 class RunTooNew(FedForgetError):

@@ -72,6 +72,9 @@ class ClientStore:
             )
         )
 
+    def last_noted_step(self) -> int:
+        return int(self.database.rows("SELECT coalesce(max(first_step), 0) FROM samples")[0][0])
+
     def seed_pair(self, client: Id) -> Seed:
         rows = self.database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
         if not rows:

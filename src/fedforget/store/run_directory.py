@@ -23,8 +23,16 @@ from typing import Any
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import FedForgetError, InvalidInput, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store
+from fedforget.errors import (
+    CommitsLost,
+    FedForgetError,
+    InvalidInput,
+    RunBusy,
+    RunDamaged,
+    StorageFailed,
+    UnfinishedRequest,
+)
+from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, wal, wholeness
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
@@ -61,6 +69,11 @@ class OpenRun:
     clients: ClientStore
     record: Record
     inbox: Inbox
+    crashed: bool = False  # it was not closed properly
+
+    def require_whole(self) -> None:
+        """After a crash: that nothing was lost since."""
+        wholeness.require_whole(self.server, self.clients, self.record)
 
     def databases(self) -> tuple[Database, Database, Database]:
         return self.server.database, self.clients.database, self.record.database
@@ -142,6 +155,9 @@ def writing(path: Path) -> Iterator[OpenRun]:
 @contextlib.contextmanager
 def _working(path: Path) -> Iterator[OpenRun]:
     run = _open(path)
+    if run.crashed:
+        with _closed_on_failure(run):
+            run.require_whole()
     behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
     try:
         with undisturbed(path):
@@ -154,12 +170,12 @@ def _working(path: Path) -> Iterator[OpenRun]:
         yield run
         behind.finish()
         _write_behind(run, None)
-    except BaseException:
+    except BaseException as error:
         behind.stop()
         _write_behind(run, None)
         with contextlib.suppress(StorageFailed, RunDamaged):
             _clean(run)
-            clean = True
+            clean = not isinstance(error, CommitsLost)  # which is to be found again, not sealed in
         _leave(run, suppress=True, seal=clean)
         raise
     _leave(run, suppress=False, seal=True)
@@ -192,6 +208,15 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
             _close(run)
 
 
+@contextlib.contextmanager
+def _closed_on_failure(run: OpenRun) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        _close(run)
+        raise
+
+
 def _can_change(path: Path) -> bool:
     """Nobody works on a file system that is read-only, so there is nobody to keep out."""
     return not os.statvfs(path).f_flag & os.ST_RDONLY
@@ -204,6 +229,9 @@ def _close(run: OpenRun) -> None:
 
 def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> OpenRun:
     file = PlanFile.read(path)
+    if not snapshot:  # else somebody may just be writing them
+        with storage_errors(path):
+            _check_logs(path)
     with contextlib.ExitStack() as opened:
 
         def opened_database(name: str, **kind: Any) -> Database:
@@ -236,12 +264,25 @@ def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> Open
                 hint="restore it from a backup; a plan is never changed",
             )
         opened.pop_all()
-    return OpenRun(path, file, server, clients, trail, Inbox(path))
+    return OpenRun(path, file, server, clients, trail, Inbox(path), crashed=not trail.seals.all())
+
+
+def _check_logs(path: Path) -> None:
+    for name in (RECORD, SERVER, CLIENTS):
+        problem = wal.problem_of(path / name)
+        if problem is not None:
+            raise RunDamaged(problem, hint="restore the whole run directory from a backup; see `fedforget doctor`")
 
 
 def _check_seals(path: Path, trail: Record) -> None:
     """What was closed properly must be found as it was left."""
     seals = trail.seals.all()
+    logs = [name + wal.SUFFIX for name in (SERVER, CLIENTS) if _has_content(path / (name + wal.SUFFIX))]
+    if seals and logs and trail.seals.all() == seals:  # seals are broken before the first commit
+        raise CommitsLost(
+            f"{path / RECORD} has lost commits: it knows nothing of {logs[0]}",
+            hint="restore the whole run directory from a backup; see `fedforget doctor`",
+        )
     if seals and seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
         raise RunDamaged(
             f"{path / RECORD} is damaged: its seals are not those of a run",
@@ -258,6 +299,10 @@ def _check_seals(path: Path, trail: Record) -> None:
                 f"{which} is damaged: it is not what it was when the run was last closed",
                 hint="restore it from a backup; see `fedforget doctor`",
             )
+
+
+def _has_content(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size > 0
 
 
 def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:

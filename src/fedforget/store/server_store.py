@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,18 @@ CREATE TABLE rounds (round INTEGER PRIMARY KEY, model TEXT NOT NULL);
 """
 
 
+WORK = "work"  # batches whose data go or come: there while that is under way, never at rest
+BEGUN, REWOUND = "begun", "rewound"
+
+
 class ServerStore:
     """A ``ServerMemory`` in SQLite. The roster and its first rounds are mirrored in memory."""
 
     def __init__(self, database: Database, models: ModelFiles, plan: Plan) -> None:
         self.database = database
         self.models = models
-        self._plan = plan
+        self.plan = plan
+        self._at: str | None = None  # the batch for which it is rewound
         self._reload()
 
     @staticmethod
@@ -120,7 +126,7 @@ class ServerStore:
 
     def _commit(self, round_: int, state: State, fresh: Sequence[Id]) -> None:
         name = self.models.write(state)
-        dropped = [] if self._plan.is_kept(round_ - 1, round_) else [self.model_digest(round_ - 1)]
+        dropped = [] if self.plan.is_kept(round_ - 1, round_) else [self.model_digest(round_ - 1)]
         with self.database.transaction():
             self.database.run("INSERT INTO rounds VALUES (?, ?)", (round_, name))
             if dropped:
@@ -132,13 +138,39 @@ class ServerStore:
         if dropped:
             self._unlink_unless_referenced(dropped)
 
+    def work(self) -> dict[str, str]:
+        """How far it is with the batches that were begun: the record must know of each."""
+        rows = self.database.rows("SELECT value FROM server WHERE key = ?", (WORK,))
+        return dict(json.loads(rows[0][0])) if rows else {}
+
+    def begin_work(self, batch: str) -> None:
+        """Before anything changes. The next rewind is for this batch."""
+        self._at = batch
+        if batch not in self.work():
+            with self.database.transaction():
+                self._note_work(batch, BEGUN)
+
+    def end_work(self) -> None:
+        with self.database.transaction():
+            self.database.run("DELETE FROM server WHERE key = ?", (WORK,))
+
+    def _note_work(self, batch: str, how_far: str) -> None:
+        noted = json.dumps({**self.work(), batch: how_far}, sort_keys=True)
+        self.database.run("INSERT OR REPLACE INTO server VALUES (?, ?)", (WORK, noted))
+
+    def steps_of(self, rounds: int) -> int:
+        return rounds * self.plan.local_steps
+
     def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
         back_to = min(rounds_done, self.rounds_done)
         with self.database.transaction():
+            if self._at is not None:
+                self._note_work(self._at, REWOUND)
             self.database.run_many("DELETE FROM roster WHERE client = ?", ((client,) for client in leaving))
             self.database.run("UPDATE roster SET first_round = NULL WHERE first_round > ?", (back_to,))
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
             self._set("rounds_done", back_to)
+        self._at = None
         self.models.keep_only(self.kept().values())
         self._reload()
 
