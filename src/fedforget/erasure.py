@@ -24,10 +24,13 @@ from fedforget.store import run_directory
 from fedforget.store.batches import Outcome
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.inbox import Inbox
+from fedforget.store.request_book import RequestBook
 from fedforget.store.requests import Basis, Intent, Newcomer, Receipt, Stage, Submission, guarantee_of
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.targets import still_there
+
+_OF_ITS_KEY = "its idempotency key came with other requests before, or with what was cancelled, rejected or undone"
 
 
 @dataclass(slots=True)
@@ -42,9 +45,7 @@ class Erasure:
 
     # Taking in
 
-    def submit(
-        self, submission: Submission, *, new_seed: bool = False, defer: bool = False, told: bool = False
-    ) -> list[str]:
+    def submit(self, submission: Submission, *, defer: bool = False, told: bool = False) -> list[str]:
         """Accept requests, all or none, and begin with them unless they are deferred. Returns their ids.
 
         What is gone already, or waits already, keeps the id it has; ``told``: somebody knows the new one too.
@@ -66,6 +67,7 @@ class Erasure:
             again = {i: waiting[i] for i in known.values() if i in waiting}  # asked for once more, and at once
             fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
             wanted = {**again, **fresh}
+            new_seed = submission.new_seed and bool(wanted or not self._has_new_seeds_coming())
             if not wanted and not new_seed:
                 return record.book.receive(submission, known)
             intent, decided = self._decide(
@@ -81,16 +83,21 @@ class Erasure:
             self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
         return ids
 
+    def _has_new_seeds_coming(self) -> bool:
+        """Whether somebody asked for them and was interrupted: asking again is asking once."""
+        return any(intent.reseed is not None for intent in self.run.record.batches.pending())
+
     def take_in(self, *, join: bool) -> None:
         """What was handed in while somebody worked on the run: accept it; ``join``: begin with it at once."""
-        for path, submission in self.run.inbox.submissions():
+        for path, handed_in in self.run.inbox.submissions():
+            submission = handed_in.taken_in()
             try:
                 ids = self.submit(submission, defer=True, told=True)
             except UnknownTarget:
                 ids = []  # rejected, and the record says so
-            except InvalidInput as refusal:
+            except InvalidInput:
                 ids = []
-                self._reject(submission, refusal.message)
+                self._reject(submission, _OF_ITS_KEY)
             if join:
                 waiting = self.run.record.book.waiting()
                 self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
@@ -154,7 +161,10 @@ class Erasure:
         basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
         goal = max([decision.goal, *(intent.decision.goal for intent in run.record.batches.pending())])
         alone = [0 if step is None else (goal - plan.round_of(step) + 1) for step in decision.first_changed_steps]
-        decision = replace(decision, goal=goal, rewind_to=0 if new_seed else decision.rewind_to)
+        decision = replace(decision, goal=goal)
+        if new_seed:  # changes every draw
+            changed = (1 if goal else None,) * len(decision.requests)
+            decision = replace(decision, rewind_to=0, first_changed_steps=changed)
         if decision.rewind_to < goal:  # without a recomputation neither data nor models are read
             self._check_data(decision.requests)
             run.server.load(run.server.kept_at_or_before(decision.rewind_to))
@@ -323,6 +333,18 @@ def require_standing(run: OpenRun, submission: Submission, ids: Sequence[str]) -
             raise InvalidInput(f"{key} was cancelled", hint=hint)
         if receipt.state == Stage.PURGED and still_there(run, submission.requests):
             raise InvalidInput(f"{key} was met, and what it took was brought back since", hint=hint)
+
+
+def recognised(book: RequestBook, receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
+    """The same to whoever asks for what may be gone: it may have gone under a request for something else.
+
+    Then the receipt is that of the other request, whose sample the record doesn't know.
+    """
+    return [
+        replace(receipt, client=request.client, sample=request.sample if went_under else None)
+        for receipt, request in zip(receipts, requests, strict=True)
+        for went_under in (receipt.is_open or book.went_under(receipt.id, request),)
+    ]
 
 
 def told_back(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:

@@ -17,7 +17,7 @@ from fedforget.algorithm.theory import ForgettingCost
 from fedforget.data.federated import FederatedData
 from fedforget.engine import INLINE, Engine, OnRound, Workforce
 from fedforget.environment import arithmetic, environment
-from fedforget.erasure import Erasure, hand_in, told_back
+from fedforget.erasure import Erasure, hand_in, recognised, told_back
 from fedforget.errors import InvalidInput, PlanRefused, RunBusy
 from fedforget.evidence.receipts import ReceiptCheck, compare, issue, recomputed_rounds
 from fedforget.evidence.replay import Verification, replay_rounds, verify
@@ -174,14 +174,14 @@ class Run:
         if defer and new_seed:
             raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         check_eval_every(eval_every)
-        submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key)
+        submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
         try:
             with self._at_work() as run:
                 erasure = self._erasure(run, on_round, eval_every)
-                ids = erasure.submit(submission, new_seed=new_seed, defer=defer or self._collects(run, new_seed))
+                ids = erasure.submit(submission, defer=defer or self._collects(run, new_seed))
                 if not erasure.is_deferred(ids):
                     erasure.settle()
-                return told_back(run.record.book.receipts_of(ids), wanted)
+                return recognised(run.record.book, run.record.book.receipts_of(ids), wanted)
         except RunBusy:
             with run_directory.reading(self.path, settled=False) as run:
                 if not (defer or self._collects(run, new_seed)):
@@ -199,23 +199,28 @@ class Run:
         """Meet the requests that wait, all by one rewind. Under the policy ``batch`` only once it is time for them."""
         check_eval_every(eval_every)
         with self._at_work() as run:
-            erasure = self._erasure(run, on_round, eval_every)
-            waiting = run.record.book.waiting()
-            if everything or run.record.policy.is_due(run.record.book.receipts_of(list(waiting))):
+            erasure, book = self._erasure(run, on_round, eval_every), run.record.book
+            met = {  # also those that were begun with and interrupted
+                identifier: request
+                for intent in run.record.batches.pending()
+                for identifier, request in zip(intent.ids, intent.decision.requests, strict=True)
+            }
+            waiting = book.waiting()
+            if everything or run.record.policy.is_due(book.receipts_of(list(waiting))):
                 erasure.begin(waiting)
-            else:
-                waiting = {}
+                met |= waiting
             erasure.settle()
-            return told_back(run.record.book.receipts_of(list(waiting)), list(waiting.values()))
+            return told_back(book.receipts_of(list(met)), list(met.values()))
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
         """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
         _check_basis(basis)
         with self._at_work() as run:
             self._erasure(run)
-            request = run.record.book.waiting().get(identifier)
-            run.record.book.cancel(identifier, basis)
             receipt = run.record.book.receipt(identifier)
+            request = run.record.book.waiting().get(receipt.id)
+            run.record.book.cancel(receipt.id, basis)
+            receipt = run.record.book.receipt(receipt.id)
             return receipt if request is None else told_back([receipt], [request])[0]
 
     def add(

@@ -33,7 +33,7 @@ def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
     assert all(each["days_left"] > 27 for each in shown)
     assert "days left" in good("status", run).out
     assert good_json("cancel", run, second["id"])["receipt"]["state"] == "cancelled"
-    assert "too late" in refused(3, "invalid-input", "cancel", run, second["id"])["message"]
+    assert good_json("cancel", run, second["id"])["receipt"]["state"] == "cancelled"  # the same command again
     met = good_json("run-pending", run)
     assert [receipt["id"] for receipt in met["receipts"]] == [first["id"]]
     assert met["steps_saved"] == met["steps_one_by_one"] - met["recomputed_steps"] >= 0

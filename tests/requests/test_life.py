@@ -21,7 +21,7 @@ from fedforget.store.policy import Policy
 from fedforget.store.requests import Stage, Submission, one_month_after
 from tests.helpers import function_files
 from tests.requests.elsewhere import BUSY, OURS, Asking, forget_elsewhere
-from tests.requests.world import PLAN, opened
+from tests.requests.world import DATA, PLAN, opened
 
 ORDER = ["received", "accepted", "removed", "recomputed", "completed", "purged"]
 
@@ -70,8 +70,8 @@ def test_deferred_requests_change_nothing_until_they_are_met_by_one_rewind(run: 
 def test_what_waits_can_be_cancelled_and_what_has_begun_cannot(run: Run, tmp_path: Path) -> None:
     (kept,), (taken_back,) = run.forget(Request(2), defer=True), run.forget(Request(3), defer=True)
     assert run.cancel(taken_back.id).state == "cancelled"
-    with pytest.raises(InvalidInput, match="is cancelled, too late"):
-        run.cancel(taken_back.id)
+    assert run.cancel(taken_back.id).state == "cancelled"  # the same command again
+    assert list(receipts(run)[taken_back.id].times) == ["received", "accepted", "cancelled"]
     run.run_pending()
     assert function_files(run.path) == without(tmp_path / "never", Request(2))
     with pytest.raises(InvalidInput, match="is purged, too late"):
@@ -361,6 +361,18 @@ def test_a_key_that_came_with_other_requests_meanwhile_is_rejected_on_record(run
     assert "key" in (found[second.ids[0]].reason or "")
 
 
+def test_a_key_is_nowhere_in_the_record_also_where_it_is_refused(run: Run) -> None:
+    """Somebody may have put the id of a person into it."""
+    run.cancel(run.forget(Request(4), defer=True, idempotency_key="key-of-somebody")[0].id)
+    inbox = Inbox(run.path)
+    for target in (Request(2), Request(3)):
+        inbox.leave(Submission.of((target,), "unknown", key="key-of-somebody-else"))
+    inbox.leave(Submission.of((Request(4),), "unknown", key="key-of-somebody"))
+    run.run_pending()
+    assert sorted(r.state for r in receipts(run).values()) == ["cancelled", "purged", "rejected", "rejected"]
+    assert all(b"key-of-somebody" not in file.read_bytes() for file in run.path.rglob("*") if file.is_file())
+
+
 def test_one_request_that_looked_costs_the_whole_batch_its_law(tmp_path: Path) -> None:
     run = opened(tmp_path / "run", seed=None)
     run.train()
@@ -495,6 +507,85 @@ def test_a_clock_that_is_set_back_does_not_turn_the_story_round(run: Run, monkey
         times = [event.time for event in found.record.chain.events()]
     assert times == sorted(times)
     assert run.verify().ok
+
+
+def test_what_went_by_itself_did_not_go_with_its_client(run: Run) -> None:
+    (by_itself,) = run.forget(Request(3, 1))
+    (with_client,) = run.forget(Request(3))
+    (again,) = run.forget(Request(3, 1))
+    assert (again.id, again.level, again.sample) == (by_itself.id, "sample", 1)
+    assert run.forget(Request(3)) == [with_client]
+    (another,) = run.forget(Request(3, 2))  # which went with it: the receipt is the client's
+    assert (another.id, another.level, another.sample) == (with_client.id, "client", None)
+
+
+def test_a_client_that_lost_its_last_sample_is_not_told_another(tmp_path: Path) -> None:
+    run = opened(tmp_path / "run", data={**DATA, 7: {0: DATA[1][0]}})
+    run.train()
+    (last,) = run.forget(Request(7, 0))
+    (client,), (other,) = run.forget(Request(7)), run.forget(Request(7, 77))
+    assert {(r.id, r.level, r.client, r.sample) for r in (client, other)} == {(last.id, "sample", 7, None)}
+    assert run.forget(Request(7, 0)) == [last]
+
+
+def test_who_was_told_a_second_id_can_cancel_with_it(run: Run) -> None:
+    inbox = Inbox(run.path)
+    first, second = (Submission.of((Request(2),), "unknown") for _ in range(2))
+    inbox.leave(first)
+    inbox.leave(second)
+    run.forget(Request(1), defer=True)
+    assert run.cancel(second.ids[0]).state == "cancelled"
+    assert run.cancel(first.ids[0]).state == "cancelled"
+
+
+def test_a_clock_that_was_set_back_does_not_accept_before_it_receives(run: Run) -> None:
+    ahead = Submission.of((Request(2),), "unknown")
+    later = datetime.fromisoformat(ahead.received) + timedelta(hours=1)
+    Inbox(run.path).leave(replace(ahead, received=later.isoformat(timespec="milliseconds")))
+    run.run_pending()
+    moments = list(receipts(run)[ahead.ids[0]].times.values())
+    assert moments == sorted(moments)
+
+
+def interrupt(round_: int) -> None:
+    raise KeyboardInterrupt
+
+
+def test_new_seeds_change_every_draw_and_are_drawn_once(run: Run, tmp_path: Path) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        run.forget(Request(2), new_seed=True, on_round=interrupt)
+    seeds = (run.path / "plan.toml").read_bytes()
+    (receipt,) = run.forget(Request(2), new_seed=True)  # the same command again
+    assert (run.path / "plan.toml").read_bytes() == seeds
+    assert (receipt.first_changed_step, receipt.recomputed_steps) == (1, PLAN.steps)
+    assert run.verify().ok
+    assert run.forget(Request(2), new_seed=True)[0].id == receipt.id  # done, and asked for anew
+    assert (run.path / "plan.toml").read_bytes() != seeds
+
+
+def test_a_key_stands_for_new_seeds_too(run: Run) -> None:
+    run.forget(Request(2), idempotency_key="k")
+    with pytest.raises(InvalidInput, match="came with other requests"):
+        run.forget(Request(2), idempotency_key="k", new_seed=True)
+
+
+def test_a_state_that_somebody_looked_at_has_no_law_for_anybody(tmp_path: Path) -> None:
+    """Also for a request that was begun with before, and is finished together with the one that looked."""
+    run = opened(tmp_path / "run", seed=None)
+    run.train()
+    with pytest.raises(KeyboardInterrupt):
+        run.forget([Request(4), Request(3)], basis="exogenous", on_round=interrupt)
+    run.forget(Request(2), basis="model-informed")
+    assert {receipt.guarantee for receipt in run.receipts()} == {"path"}
+    assert run.verify().ok
+
+
+def test_what_was_interrupted_is_told_by_who_finishes_it(run: Run) -> None:
+    run.forget([Request(2), Request(4, 1)], defer=True)
+    with pytest.raises(KeyboardInterrupt):
+        run.run_pending(on_round=interrupt)
+    told = {(r.client, r.sample, r.state) for r in run.run_pending()}
+    assert told == {(2, None, "purged"), (4, 1, "purged")}
 
 
 def test_the_latest_request_is_the_one_it_went_under(run: Run) -> None:

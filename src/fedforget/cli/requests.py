@@ -152,7 +152,7 @@ def run_pending(
     status = opened.status()
     facts: dict[str, Any] = {
         "receipts": [receipt.as_dict() for receipt in receipts],
-        "recomputed_steps": receipts[0].recomputed_steps if receipts else 0,
+        "recomputed_steps": sum({receipt.batch_id: receipt.recomputed_steps or 0 for receipt in receipts}.values()),
         "steps_one_by_one": sum(receipt.steps_alone or 0 for receipt in receipts),
         "waiting": len(status.open_requests),
         "model_digest": status.model_digest,
@@ -163,7 +163,10 @@ def run_pending(
         if not receipts:
             left = len(status.open_requests)
             return f"{left} wait, and it is not yet time for them (--all meets them now)" if left else "nothing waits"
-        saved = f"{facts['recomputed_steps']} steps recomputed; one by one: {facts['steps_one_by_one']}"
+        saved = (
+            f"{facts['recomputed_steps']} steps recomputed, where one by one it would have been "
+            f"{facts['steps_one_by_one']}: {facts['steps_saved']} saved"
+        )
         return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
 
     emit(facts, as_json, text)

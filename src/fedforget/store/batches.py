@@ -113,8 +113,12 @@ class Batches:
             number = self.chain.length()
             for identifier, target in asked + emptied:  # what was asked for first: a client went under its own request
                 self.database.run(
-                    "INSERT OR IGNORE INTO erased VALUES (?, ?, ?)", (self._pseudonyms.of(target), number, identifier)
+                    "INSERT OR IGNORE INTO erased VALUES (?, ?, ?, 0)",
+                    (self._pseudonyms.of(target), number, identifier),
                 )
+            back = (Request(new.client, sample) for new in intent.joining for sample, _ in new.samples)
+            for target in back:
+                self.database.run("UPDATE erased SET returned = 1 WHERE pseudonym = ?", (self._pseudonyms.of(target),))
             self._metrics.rewind(rounds_left, leaving)
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
             self.database.run("UPDATE requests SET state_digest = NULL")  # those states held what is gone now
@@ -128,7 +132,10 @@ class Batches:
             self._advance(intent, Stage.RECOMPUTED)
 
     def completed(self, intent: Intent, outcome: Outcome) -> None:
-        """The receipt is final: which state stands now, in the clear while it is current and as a MAC for ever."""
+        """The receipt is final: which state stands now, in the clear while it is current and as a MAC for ever.
+
+        A state that a request which looked has had a part in has no law to promise, whoever else is met by it.
+        """
         model_mac = self._pseudonyms.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
             self.database.run(
@@ -136,6 +143,11 @@ class Batches:
                 "WHERE batch_id = ?",
                 (outcome.rounds_done, outcome.model_digest, model_mac, outcome.state_digest, intent.batch_id),
             )
+            lowered = {"guarantee": GUARANTEE_PATH} if self._book.tainted else {}
+            if lowered:
+                self.database.run(
+                    "UPDATE requests SET guarantee = ? WHERE batch_id = ?", (GUARANTEE_PATH, intent.batch_id)
+                )
             self._advance(
                 intent,
                 Stage.COMPLETED,
@@ -146,6 +158,7 @@ class Batches:
                     "commitments": outcome.commitments,
                     "version": outcome.version,
                     "tainted": self._book.tainted,
+                    **lowered,
                 },
             )
 

@@ -36,7 +36,7 @@ ALTER TABLE intents RENAME TO intents_1;
 {requests.SCHEMA}
 INSERT INTO requests SELECT id, batch_id, place, level, basis, state, received, NULL, NULL, first_changed_step,
     recomputed_steps, NULL, guarantee, model_round, model_digest, model_mac, NULL FROM requests_1;
-INSERT INTO erased SELECT pseudonym, 0, request FROM erased_1;
+INSERT INTO erased SELECT pseudonym, 0, request, 0 FROM erased_1;
 INSERT INTO intents SELECT batch_id, stage, body FROM intents_1;
 DROP TABLE requests_1;
 DROP TABLE erased_1;

@@ -39,12 +39,26 @@ class RequestBook:
         return replace(self.receipt(identifier), client=request.client, sample=request.sample)
 
     def id_of(self, target: Request) -> str | None:
-        """The request under which a target last went, by itself or with its client; None if it did not."""
+        """The request under which a target last went, by itself or with its client; None if it did not.
+
+        What went by itself and never came back did not go with its client later.
+        """
         rows = self.database.rows(
-            "SELECT request FROM erased WHERE pseudonym IN (?1, ?2) ORDER BY sequence DESC, pseudonym <> ?1 LIMIT 1",
+            "SELECT request FROM erased WHERE pseudonym IN (?1, ?2) "
+            "ORDER BY pseudonym = ?1 AND NOT returned DESC, sequence DESC, pseudonym <> ?1 LIMIT 1",
             (self._pseudonyms.of(target), self._pseudonyms.of(Request(target.client))),
         )
         return str(rows[0][0]) if rows else None
+
+    def went_under(self, identifier: str, target: Request) -> bool:
+        """Whether the request is, or was, for exactly this."""
+        if self.waiting().get(identifier) == target:
+            return True
+        rows = self.database.rows(
+            "SELECT level FROM erased JOIN requests ON request = id WHERE pseudonym = ? AND id = ?",
+            (self._pseudonyms.of(target), identifier),
+        )
+        return (target.level,) in rows
 
     def basis_of(self, identifier: str) -> str:
         return str(self.database.rows("SELECT basis FROM requests WHERE id = ?", (identifier,))[0][0])
@@ -207,7 +221,10 @@ class RequestBook:
             self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
 
     def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
-        """Take back a request that nobody has begun with."""
+        """Take back a request that nobody has begun with. Once is enough, and twice is no more."""
+        [identifier] = self._originals([identifier])
+        if self.receipt(identifier).state == Stage.CANCELLED:
+            return
         with self.database.transaction():
             if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
                 raise InvalidInput(

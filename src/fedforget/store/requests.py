@@ -6,7 +6,7 @@ import calendar
 import json
 import secrets
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any
@@ -26,7 +26,8 @@ CREATE TABLE requests (
 CREATE TABLE waiting (request TEXT PRIMARY KEY, client NOT NULL, sample) WITHOUT ROWID;
 CREATE TABLE intents (batch_id TEXT PRIMARY KEY, stage TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE erased (
-    pseudonym BLOB NOT NULL, sequence INTEGER NOT NULL, request TEXT NOT NULL, PRIMARY KEY (pseudonym, sequence)
+    pseudonym BLOB NOT NULL, sequence INTEGER NOT NULL, request TEXT NOT NULL, returned INTEGER NOT NULL,
+    PRIMARY KEY (pseudonym, sequence)
 ) WITHOUT ROWID;
 CREATE TABLE keys (mac BLOB PRIMARY KEY, body BLOB NOT NULL, requests TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE aliases (id TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
@@ -112,10 +113,17 @@ class Submission:
     ids: tuple[str, ...]
     key: str | None = None  # the asker's, so that asking again is not asking twice
     urgent: bool = False  # the deadline is the asker's own
+    new_seed: bool = False
 
     @classmethod
     def of(
-        cls, requests: tuple[Request, ...], basis: str, *, deadline: str | None = None, key: str | None = None
+        cls,
+        requests: tuple[Request, ...],
+        basis: str,
+        *,
+        deadline: str | None = None,
+        key: str | None = None,
+        new_seed: bool = False,
     ) -> Submission:
         now = datetime.now(UTC)
         due = one_month_after(now) if deadline is None else _moment(deadline)
@@ -123,9 +131,12 @@ class Submission:
             raise InvalidInput(f"the deadline {deadline} has passed", hint="give a day or a time to come")
         if key is not None and not _is_text(key):
             raise InvalidInput("the idempotency key is empty", hint="give any text that is yours alone, or none")
-        return cls(
-            requests, basis, _text(now), _text(due), tuple(_new_id() for _ in requests), key, deadline is not None
-        )
+        ids = tuple(_new_id() for _ in requests)
+        return cls(requests, basis, _text(now), _text(due), ids, key, deadline is not None, new_seed)
+
+    def taken_in(self) -> Submission:
+        """As it is entered now: nothing is accepted before it was received, though the clock was set back since."""
+        return replace(self, received=min(self.received, _text(datetime.now(UTC))))
 
     def receipts(self) -> list[Receipt]:
         """What can be told of requests that nobody has taken in yet."""
@@ -147,7 +158,8 @@ class Submission:
 
     def body(self) -> bytes:
         """What was asked for, whenever it was asked: the same key must come with the same of it."""
-        return json.dumps([[r.client, r.sample] for r in self.requests] + [self.basis]).encode()
+        asked = [*([r.client, r.sample] for r in self.requests), self.basis]
+        return json.dumps([*asked, "new seeds"] if self.new_seed else asked).encode()
 
     def encode(self) -> bytes:
         return json.dumps({**asdict(self), "requests": [[r.client, r.sample] for r in self.requests]}).encode()
