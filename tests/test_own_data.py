@@ -22,6 +22,7 @@ from fedforget.errors import (
     ModelWithdrawn,
     NonFiniteLoss,
     PlanRefused,
+    RunDamaged,
     TrainingFailed,
     UnfinishedRequest,
     UnknownTarget,
@@ -199,6 +200,43 @@ def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
         Run(tmp_path / "b", PLAN, model=nn.Linear(4, 3).bfloat16(), data=good)
     with pytest.raises(UnknownTarget):
         Run(tmp_path / "w", PLAN, model=linear(), data=good, without=[Request(9)])
+
+
+@pytest.mark.parametrize("seed", [7.5, True, b"x"], ids=repr)
+def test_a_seed_that_is_none_makes_no_run(tmp_path: Path, seed: Any) -> None:
+    with pytest.raises(InvalidInput, match="cannot be a seed"):
+        Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(3)}, seed=seed)
+    assert not (tmp_path / "run").exists()
+    run = Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(3)}, seed=1)
+    with pytest.raises(InvalidInput, match="cannot be a seed"):
+        run.add(Request(0, 1), seed=seed)
+
+
+def test_another_plan_for_a_run_of_ones_own_data_names_no_command(tmp_path: Path) -> None:
+    """`fedforget train` could not go on with it."""
+    data = {0: numbers(3), 1: numbers(3)}
+    Run(tmp_path / "run", PLAN, model=linear(), data=data, seed=1)
+    with pytest.raises(PlanRefused, match="another plan") as caught:
+        Run(tmp_path / "run", Plan(2, 3, 2, 5), model=linear(), data=data)
+    assert "Run(path, model=…, data=…)" in caught.value.hint
+    with pytest.raises(PlanRefused, match="was trained with") as caught_too:
+        Run(tmp_path / "run", PLAN, model=linear(), data=data, without=[Request(1)])
+    for hint in (caught.value.hint, caught_too.value.hint):
+        assert "fedforget " not in hint
+        assert "--" not in hint
+
+
+def test_training_that_is_done_reads_its_model(tmp_path: Path) -> None:
+    """Also where there is nothing to measure it on: a torn model must not be called done."""
+    run = Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(3), 1: numbers(3)})
+    digest = run.train().model_digest
+    assert run.train().model_digest == digest
+    path = tmp_path / "run" / "models" / f"{digest}.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    for until in (None, 2):
+        with pytest.raises(RunDamaged, match=path.name) as caught:
+            run.train(until)
+        assert f"`fedforget doctor {tmp_path / 'run'} --rebuild`" in caught.value.hint
 
 
 def test_a_recomputation_that_cannot_finish_absorbs_the_next_request(

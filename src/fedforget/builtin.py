@@ -12,7 +12,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data import digits
 from fedforget.data.digits import Digits
-from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.errors import InvalidInput
 from fedforget.store import run_directory
 from fedforget.store.plan_file import PlanFile
 
@@ -106,7 +106,7 @@ def open_run(path: Path, *, all_data: bool = False, **workforce: Any) -> Run:
         file = run.file
         owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
     if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
-        raise PlanRefused(
+        raise InvalidInput(
             f"the model and data of {path} are not built in",
             hint="open it in Python: fedforget.Run(path, model=…, data=…)",
         )

@@ -11,6 +11,9 @@ from fedforget.store import run_directory
 from fedforget.store.files import storage_errors, write_durably
 from fedforget.store.run_directory import OpenRun
 
+SAFETENSORS = ".safetensors"
+EXPORTS = (SAFETENSORS, ".pt", ".pth", ".bin")  # all others are PyTorch's
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -78,16 +81,27 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
     """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
     from fedforget.training.export import exported  # noqa: PLC0415
 
-    if file.resolve().is_relative_to(path.resolve()):
-        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
+    _check_place(path, file)
     with run_directory.reading(path) as run:
         if not len(run.server.roster):
             raise withdrawn_error(path)
-        data = exported(run.server.load(run.server.rounds_done).model, file.suffix)
-        with storage_errors(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(file, data)
+        write_durably(file, exported(run.server.load(run.server.rounds_done).model, is_safetensors(file)))
         return run.server.model_digest(), run.server.rounds_done
+
+
+def is_safetensors(file: Path) -> bool:
+    return file.suffix.lower() == SAFETENSORS
+
+
+def _check_place(path: Path, file: Path) -> None:
+    """A mistyped name must not become a new directory, or a file of another format than its name says."""
+    if file.resolve().is_relative_to(path.resolve()):
+        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
+    if file.suffix.lower() not in EXPORTS:
+        raise InvalidInput(f"cannot export to {file}", hint=f"give a file that ends in {', '.join(EXPORTS)}")
+    with storage_errors(file):
+        if not file.parent.is_dir():
+            raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")
 
 
 def withdrawn_error(path: Path) -> ModelWithdrawn:

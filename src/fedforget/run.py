@@ -65,6 +65,7 @@ class Run:
         patience: float = PATIENCE,
     ) -> None:
         workforce = Workforce(federation, workers, patience)
+        seeds = SeedSource.of_person(seed)
         self.path = Path(path)
         if plan is not None and not isinstance(plan, Plan):
             raise InvalidInput(f"a {type(plan).__name__} is not a plan", hint="give fedforget.Plan(...)")
@@ -79,9 +80,9 @@ class Run:
             if plan is None:
                 PlanFile.read(self.path)  # says that there is no run
                 raise AssertionError
-            self._create(plan, SeedSource(seed), list(without), names)
+            self._create(plan, seeds, list(without), names)
         elif plan is not None:
-            self._require_same(plan, SeedSource(seed), list(without), names)
+            self._require_same(plan, seeds, list(without), names)
         file = PlanFile.read(self.path)
         if file.model.get("unstored_buffers", "") != pristine.digest():
             raise InvalidInput(
@@ -112,10 +113,13 @@ class Run:
         differences = here.differences(PlanFile(plan, *names, b""))
         if seeds.origin == "given" and seeds.server().commitment != here.server_commitment:
             differences.append("it was made with another seed, or new seeds were drawn since")
+        own = OWN["name"] in (here.model.get("name"), here.dataset.get("name"))  # no command can build it
         if differences:
             raise PlanRefused(
                 f"{self.path} is a run with another plan: {'; '.join(differences)}",
-                hint=f"go on with `fedforget train {self.path}`, or choose another --out",
+                hint="to go on leave the plan out: Run(path, model=…, data=…); or choose another path"
+                if own
+                else f"go on with `fedforget train {self.path}`, or choose another --out",
             )
         with run_directory.reading(self.path, settled=False) as run:
             for request in without:
@@ -124,7 +128,9 @@ class Run:
                 ):
                     raise PlanRefused(
                         f"{self.path} was trained with {request}",
-                        hint=f"use `fedforget forget {self.path}` instead of --without",
+                        hint="use Run.forget instead of without=…"
+                        if own
+                        else f"use `fedforget forget {self.path}` instead of --without",
                     )
 
     # Learning and forgetting
@@ -146,6 +152,8 @@ class Run:
                 self._engine.check_data(run, ())
                 self._engine.learn(run, goal, on_round, eval_every)
                 run.record.trained(run.server.rounds_done, environment())
+            else:
+                run.server.load(run.server.rounds_done)  # "done" is not said of a model that is torn
             self._engine.measure(run, eval_every)
             return status_of(run)
 
@@ -241,10 +249,10 @@ class Run:
         check_eval_every(eval_every)
         _check_basis(basis)
         wanted = _wanted(targets, None, None)
+        seeds = SeedSource.of_person(seed)
         with self._at_work() as run:
             erasure = self._erasure(run, on_round, eval_every)
             erasure.settle()
-            seeds = SeedSource(seed)
             if seed is not None and seeds.server().commitment != run.file.server_commitment:
                 raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
             erasure.add(wanted, returning=returning, seeds=seeds, basis=basis)
@@ -336,7 +344,7 @@ class Run:
         return found
 
     def export(self, file: str | Path) -> Path:
-        """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
+        """The current model as a plain PyTorch state_dict (.pt, .pth, .bin) or as .safetensors."""
         export_run(self.path, Path(file))
         return Path(file)
 

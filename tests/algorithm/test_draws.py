@@ -25,6 +25,7 @@ from fedforget.algorithm.draws import (
 )
 from fedforget.algorithm.ids import IdSet, id_block
 from fedforget.algorithm.seeds import Seed, SeedSource
+from fedforget.errors import InvalidInput
 from tests.helpers import IDS, reference_batch, reference_block, reference_key, reference_priority, reference_slot
 
 SEED = bytes(range(32))
@@ -306,6 +307,28 @@ def test_without_a_given_seed_every_draw_of_one_is_new():
     seeds = SeedSource(None)
     assert seeds.server() != seeds.server()
     assert SeedSource(None).client(3) != SeedSource(None).client(3)
+
+
+@pytest.mark.parametrize("given", [7, "7", np.int64(7)], ids=repr)
+def test_a_seed_is_its_number_or_its_words(given):
+    assert SeedSource.of_person(given).server() == SeedSource(7).server()
+
+
+@pytest.mark.parametrize(
+    "given", [7.5, 7.0, True, np.bool_(True), [7], "\ud800", 10**5000], ids=lambda v: type(v).__name__
+)
+def test_what_only_looks_like_a_seed_is_refused(given):
+    """True would be the seed "True", and 7.0 another than 7."""
+    with pytest.raises(InvalidInput, match="cannot be a seed"):
+        SeedSource(given)
+    with pytest.raises(InvalidInput, match="cannot be a seed"):
+        SeedSource.of_person(given)
+
+
+def test_only_our_own_seeds_are_bytes():
+    assert SeedSource(bytes(32)).origin == "given"
+    with pytest.raises(InvalidInput, match="this bytes cannot be a seed"):
+        SeedSource.of_person(b"x")
 
 
 def test_a_commitment_binds_the_seed_and_hides_it_behind_the_nonce():

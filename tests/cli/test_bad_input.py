@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -281,9 +282,25 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_export_to_where_it_cannot_be(unchanged: Path, tmp_path: Path) -> None:
-    (tmp_path / "directory").mkdir()
-    refused(10, "storage-failed", "export", unchanged, tmp_path / "directory")
+    (tmp_path / "directory.pt").mkdir()
+    refused(10, "storage-failed", "export", unchanged, tmp_path / "directory.pt")
     assert list(tmp_path.glob("*.tmp")) == []
+
+
+@pytest.mark.parametrize("name", ["below/model.pt", "below/more/model.safetensors", "file/model.pt"])
+def test_export_makes_no_directories(unchanged: Path, tmp_path: Path, name: str) -> None:
+    (tmp_path / "file").write_text("")
+    error = refused(3, "invalid-input", "export", unchanged, tmp_path / name)
+    assert error["message"] == f"there is no directory {(tmp_path / name).parent}"
+    assert not (tmp_path / "below").exists()
+
+
+@pytest.mark.parametrize("name", ["model", "model.onnx", "model.pt.gz", "model.safetensor", ".pt"])
+def test_export_writes_no_format_that_the_name_does_not_say(unchanged: Path, tmp_path: Path, name: str) -> None:
+    error = refused(3, "invalid-input", "export", unchanged, tmp_path / name)
+    assert str(tmp_path / name) in error["message"]
+    assert ".safetensors, .pt, .pth, .bin" in error["hint"]
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("name", ["server.db", "plan.toml", "models/model.pt", "new.pt"])
@@ -299,8 +316,12 @@ def test_a_world_that_does_not_exist_is_no_failed_proof() -> None:
 
 def test_a_run_with_own_data_is_for_python(tmp_path: Path) -> None:
     own_run(tmp_path / "own").train(1)
-    error = refused(4, "plan-refused", "train", tmp_path / "own")
-    assert "fedforget.Run" in error["hint"]
+    for command in (("train",), ("verify",), ("forget", "--client", "0")):
+        error = refused(3, "invalid-input", command[0], tmp_path / "own", *command[1:])
+        assert "fedforget.Run" in error["hint"]
+    error = refused(4, "plan-refused", "train", *PLAN, "--out", tmp_path / "own")
+    assert "fedforget train" not in error["hint"]
+    assert "Run(path, model=…, data=…)" in error["hint"]
 
 
 # Loss
@@ -398,8 +419,11 @@ def test_a_damaged_model_is_named_and_never_served(trained: Path, tmp_path: Path
     assert not (tmp_path / "model.pt").exists()
     result = call("verify", trained, "--json")
     assert result.code == 1
-    assert result.json["ok"] is False
+    assert (result.json["ok"], result.json["draws_ok"], result.json["rounds_replayed"]) == (False, None, 0)
     assert path.name in result.error["message"]
+    assert f"`fedforget doctor {trained}`" in result.error["hint"]
+    assert re.search(r"^draws_ok +not checked$", call("verify", trained).out, re.MULTILINE)
+    assert str(path) in refused(6, "run-damaged", "train", trained)["message"], "though nothing is left to train"
     checks = call("doctor", trained, "--json").json["checks"]
     (bad,) = [check for check in checks if not check["ok"]]
     assert bad["name"] == f"model of round {ROUNDS}"

@@ -348,7 +348,7 @@ def test_prove_one_world() -> None:
 
 
 def test_export_loads_in_torch_and_safetensors(trained: Path, tmp_path: Path) -> None:
-    plain, safe = tmp_path / "new" / "model.pt", tmp_path / "model.safetensors"
+    plain, safe = tmp_path / "model.pt", tmp_path / "model.SafeTensors"
     told = good_json("export", trained, plain)
     assert told["model_digest"] == good_json("status", trained)["model_digest"]
     assert "model_digest" in good("export", trained, safe).out

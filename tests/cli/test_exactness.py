@@ -11,6 +11,7 @@ import pytest
 from tests.cli.commandline import (
     ROUNDS,
     WORLD,
+    call,
     copy,
     everything_of,
     function_of,
@@ -182,6 +183,7 @@ def test_erasing_everyone_withdraws_the_model(trained: Path, tmp_path: Path) -> 
     refused(11, "model-withdrawn", "export", trained, tmp_path / "model.pt")
     assert not (tmp_path / "model.pt").exists()
     assert "new run" in refused(11, "model-withdrawn", "train", trained)["hint"]
+    assert "keeping" not in call("train", trained).err, "there is nothing to train"
     assert len(list((trained / "models").iterdir())) == 1, "only the initial model, which no data touched"
     assert good_json("verify", trained)["ok"]
     assert good_json("clients", trained)["clients"] == []

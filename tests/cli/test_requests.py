@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from fedforget.store.lock import RunLock
 from tests.cli.commandline import PLAN, copy, function_of, good, good_json, refused, requests_file
 
 
@@ -31,7 +33,12 @@ def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
     shown = good_json("status", run)["open_requests"]
     assert {(each["id"], each["state"]) for each in shown} == {(first["id"], "accepted"), (second["id"], "accepted")}
     assert all(each["days_left"] > 27 for each in shown)
-    assert "days left" in good("status", run).out
+    for command in ("status", "train"):
+        shown_to_people = good(command, run).out
+        assert re.search(r"^open_requests +2$", shown_to_people, re.MULTILINE)
+        assert re.search(
+            rf"^{first['id']} +client +accepted +{re.escape(first['deadline'])} ", shown_to_people, re.MULTILINE
+        )
     assert good_json("cancel", run, second["id"])["receipt"]["state"] == "cancelled"
     assert good_json("cancel", run, second["id"])["receipt"]["state"] == "cancelled"  # the same command again
     met = good_json("run-pending", run)
@@ -41,6 +48,20 @@ def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
     without = requests_file(tmp_path / "without.jsonl", [(1, None)])
     good("train", *PLAN, "--without", without, "--out", tmp_path / "never")
     assert function_of(run) == function_of(tmp_path / "never")
+
+
+def test_what_waits_in_the_inbox_is_shown(run: Path) -> None:
+    """Handed in while another process works: the record does not have it yet, and people must see it."""
+    assert "open_requests" not in good("status", run).out
+    assert "[]" not in good("train", run).out
+    assert good_json("train", run)["open_requests"] == []
+    with RunLock(run):
+        (receipt,) = good_json("forget", run, "--client", "1", "--defer")["receipts"]
+        told = good("status", run).out
+    assert re.search(r"^requests +0$", told, re.MULTILINE)
+    assert re.search(r"^open_requests +1$", told, re.MULTILINE)
+    row = rf"^{receipt['id']} +client +received +{re.escape(receipt['deadline'])} +[\d.]+$"
+    assert re.search(row, told, re.MULTILINE)
 
 
 def test_adding_back(run: Path, trained: Path, tmp_path: Path) -> None:

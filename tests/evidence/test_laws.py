@@ -23,7 +23,7 @@ from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidId, InvalidInput, UnknownTarget
 from fedforget.evidence.laws import (
     Law,
     Oracle,
@@ -167,10 +167,62 @@ def test_forgetting_has_the_textbooks_law_in_many_tiny_worlds(case: Any) -> None
     assert distance(world, requests, keep=keep, **numbers) == 0
 
 
-@pytest.mark.parametrize("entry", [("sample", 0), ("client", 0, 1, 2), ("row", 0), ()], ids=str)
-def test_what_is_no_request_is_refused(entry: tuple[Any, ...]) -> None:
-    with pytest.raises((InvalidInput, IndexError)):
+NO_REQUESTS: list[Any] = [
+    ("sample", 0), ("client", 0, 1, 2), ("row", 0), (), None, 7, "sample", [None], [()], ["row", 0], ([],), ({},),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("entry", NO_REQUESTS, ids=str)
+def test_what_is_no_request_is_refused(entry: Any) -> None:
+    with pytest.raises(InvalidInput, match="is not a request"):
         law_after_forgetting(WORDS, [entry], K=1, b=1, E=1, R=1)
+    with pytest.raises(InvalidInput, match="is not a request"):
+        remaining_world(WORDS, [entry])
+
+
+@pytest.mark.parametrize("arrival", [-1, 3, 0.5, 1.0, "1", None, True, False], ids=repr)
+def test_an_arrival_that_cannot_be_is_refused(arrival: Any) -> None:
+    """Alone and beside others: the last of a batch would hide the first."""
+    for entry in (client("b", arrival), [client("b", arrival), sample("a", "x", 2)]):
+        with pytest.raises(InvalidInput, match="cannot arrive after"):
+            law_after_forgetting(WORDS, [entry], K=1, b=1, E=1, R=2)
+
+
+@pytest.mark.parametrize(
+    "request_", [client("c"), client(0), sample("b", "y"), sample("c", "x"), [client("c")]], ids=str
+)
+def test_what_the_world_does_not_have_cannot_be_asked_for(request_: Any) -> None:
+    with pytest.raises(UnknownTarget, match="the world has no"):
+        law_after_forgetting(WORDS, [client("b"), request_], K=1, b=1, E=1, R=1)
+
+
+@pytest.mark.parametrize("world", [{0: (0,), "0": (1,)}, {0: (1, "1")}, {0: (), "0": (1,)}], ids=str)
+def test_a_world_that_has_one_id_twice_is_refused(world: World) -> None:
+    """Two spellings of one id would be two in the textbook and one in production."""
+    numbers: dict[str, Any] = {"K": 1, "b": 1, "E": 1, "R": 1}
+    with pytest.raises(InvalidId, match="duplicate"):
+        law_of_learning(world, **numbers)
+    with pytest.raises(InvalidId, match="duplicate"):
+        law_after_forgetting(world, [sample(0, 1)], **numbers)
+    with pytest.raises(InvalidId, match="duplicate"):
+        textbook_law(world, **numbers)
+    with pytest.raises(InvalidId, match="duplicate"):
+        remaining_world(world, [])
+
+
+def test_requests_may_come_from_json() -> None:
+    world: World = {0: (0, 1), 1: (0,)}
+    as_lists = [["sample", 0, 1, 1], ["client", 1]]
+    as_tuples = [sample(0, 1, 1), client(1)]
+    numbers: dict[str, Any] = {"K": 1, "b": 1, "E": 1, "R": 2}
+    assert remaining_world(world, as_lists) == remaining_world(world, as_tuples) == {0: (0,)}
+    assert law_after_forgetting(world, as_lists, **numbers) == law_after_forgetting(world, as_tuples, **numbers)
+    assert distance(world, [as_lists], **numbers) == 0
+
+
+def test_what_an_earlier_request_erased_may_be_asked_for() -> None:
+    gone = [client("b", 0), sample("b", "x", 1), client("b", 2)]
+    assert distance(WORDS, gone, K=1, b=1, E=1, R=2) == 0
 
 
 def test_the_distance_of_laws() -> None:

@@ -129,6 +129,15 @@ def test_an_altered_model_file_is_found(copy: Path) -> None:
     found = opened(copy).verify()
     assert not found.models_ok
     assert path.name in " ".join(found.problems)
+    assert (found.rounds_replayed, found.draws_ok, found.bitwise_equal) == (0, None, False), "nothing was derived"
+    assert (found.seeds_ok, found.chain_ok, found.ok) == (True, True, False)
+
+
+def test_draws_that_were_not_derived_are_not_ok(copy: Path) -> None:
+    found = opened(copy).verify()
+    assert (found.draws_ok, found.ok) == (True, True)
+    found.draws_ok = None
+    assert found.ok is False
 
 
 def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,6 +69,7 @@ def test_a_file_that_is_not_what_its_name_says_is_never_served(models: ModelFile
         models.read(name)
     assert str(path) in error.value.message
     assert "backup" in error.value.hint
+    assert f"`fedforget doctor {path.parent.parent} --rebuild`" in error.value.hint
 
 
 def test_a_whole_file_that_is_no_model_is_damage(models: ModelFiles) -> None:

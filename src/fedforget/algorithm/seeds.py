@@ -7,11 +7,15 @@ changing a seed later, not choosing it, so a given seed carries the path-by-path
 from __future__ import annotations
 
 import hashlib
+import operator
 import secrets
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, id_block
+from fedforget.errors import InvalidInput
 
 _PERSON = b"fedforget/seed/1"
 
@@ -34,8 +38,15 @@ class SeedSource:
     def __init__(self, given: int | str | bytes | None) -> None:
         self._root = None
         if given is not None:
-            text = given if isinstance(given, bytes) else str(given).encode()
+            text = given if isinstance(given, bytes) else _text(given)
             self._root = hashlib.blake2b(text, digest_size=SEED_BYTES, person=_PERSON).digest()
+
+    @classmethod
+    def of_person(cls, given: int | str | None) -> SeedSource:
+        """For a seed that somebody gives: only our own are bytes."""
+        if isinstance(given, bytes):
+            raise _no_seed(given)
+        return cls(given)
 
     @property
     def origin(self) -> str:
@@ -59,3 +70,20 @@ class SeedSource:
 
     def partition(self) -> bytes:
         return self._derive("partition")
+
+
+def _text(given: object) -> bytes:
+    """What is hashed. 7 and "7" are one seed; 7.0 and True would be others that look like it."""
+    try:
+        if isinstance(given, str):
+            return given.encode()
+        if not isinstance(given, (bool, np.bool_)):
+            return str(operator.index(given)).encode()  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        pass
+    raise _no_seed(given)
+
+
+def _no_seed(given: object) -> InvalidInput:
+    kind = type(given).__name__
+    return InvalidInput(f"this {kind} cannot be a seed", hint="give an integer or a string")

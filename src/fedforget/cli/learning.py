@@ -31,7 +31,7 @@ from fedforget.cli.options import (
     WorkerTimeout,
     workforce,
 )
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say, warn
+from fedforget.cli.output import JsonOption, emit, progress, say, standing, warn
 from fedforget.cli.planning import rho_warnings
 from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput
@@ -89,13 +89,13 @@ def train(
     opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
     goal = goal_of(opened.plan.rounds, until_round)
     before = opened.status()
-    if before.rounds_done == 0 and not as_json:
+    if before.rounds_done == 0 < goal and not before.withdrawn and not as_json:
         _say_what_it_costs(opened, goal)
     with progress("training", goal, start=before.rounds_done) as advance:
         status = opened.train(until_round, on_round=advance, eval_every=eval_every)
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = rho_warnings(status.rho_s, status.rho_c)
-    emit({**asdict(status), "warnings": warnings}, as_json, lambda: pairs(asdict(status)))
+    emit({**asdict(status), "warnings": warnings}, as_json, lambda: standing(asdict(status)))
     for warning in warnings:
         warn(warning)
 

@@ -10,7 +10,7 @@ import typer
 
 from fedforget.algorithm.ids import canonical_id
 from fedforget.cli.app import app
-from fedforget.cli.output import JsonOption, emit, pairs, table
+from fedforget.cli.output import JsonOption, days, emit, pairs, standing, table
 from fedforget.errors import UnknownTarget
 
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
@@ -30,21 +30,17 @@ def status(run: RunPath, as_json: JsonOption = False) -> None:
         ]
 
     def text() -> str:
-        shown = pairs({name: value for name, value in facts.items() if name not in ("accuracies", "open_requests")})
+        shown = standing({name: value for name, value in facts.items() if name != "accuracies"})
         if not receipts:
             return shown
         header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
         rows = [
-            (r["id"], r["level"], r["basis"], r["state"], r["received"], _days(r["days_left"]), r["guarantee"])
+            (r["id"], r["level"], r["basis"], r["state"], r["received"], days(r["days_left"]), r["guarantee"])
             for r in receipts
         ]
         return f"{shown}\n\n{table(header, rows)}"
 
     emit({**facts, "receipts": receipts}, as_json, text)
-
-
-def _days(left: float | None) -> str:
-    return "" if left is None else f"{left:,.1f}"
 
 
 @app.command()
@@ -85,13 +81,13 @@ def state(run: RunPath, as_json: JsonOption = False) -> None:
 @app.command()
 def export(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or anything else for a PyTorch state_dict.")],
+    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or .pt, .pth, .bin for a PyTorch state_dict.")],
     as_json: JsonOption = False,
 ) -> None:
     """Write the current model as a plain PyTorch state_dict or as safetensors."""
-    from fedforget.overview import export_run  # noqa: PLC0415
+    from fedforget.overview import export_run, is_safetensors  # noqa: PLC0415
 
     digest, rounds_done = export_run(run, file)
-    kind = "safetensors" if file.suffix == ".safetensors" else "PyTorch state_dict"
+    kind = "safetensors" if is_safetensors(file) else "PyTorch state_dict"
     facts = {"file": str(file), "format": kind, "model_digest": digest, "rounds_done": rounds_done}
     emit(facts, as_json, lambda: pairs(facts))

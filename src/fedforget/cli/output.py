@@ -60,6 +60,20 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join([line(header), line(["-" * width for width in widths]), *map(line, cells)])
 
 
+def standing(facts: Mapping[str, Any]) -> str:
+    """Where a run stands, for people: a request that waits is a line of its own, wherever it waits."""
+    waiting = facts["open_requests"]
+    if not waiting:
+        return pairs({name: value for name, value in facts.items() if name != "open_requests"})
+    header = ("open request", "level", "state", "deadline", "days left")
+    rows = [(r["id"], r["level"], r["state"], r["deadline"], days(r["days_left"])) for r in waiting]
+    return f"{pairs({**facts, 'open_requests': len(waiting)})}\n\n{table(header, rows)}"
+
+
+def days(left: float | None) -> str:
+    return "" if left is None else f"{left:,.1f}"
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"

@@ -38,11 +38,15 @@ def verify(
     with progress("replaying", opened.status().rounds_done) as advance:
         found = opened.verify(on_round=advance)
     facts = found.as_dict()
-    emit(facts, as_json, lambda: pairs({key: value for key, value in facts.items() if key != "problems"}))
+    shown = {key: value for key, value in facts.items() if key != "problems"}
+    if found.draws_ok is None:
+        shown["draws_ok"] = "not checked"
+    emit(facts, as_json, lambda: pairs(shown))
     if not found.ok:
         raise VerificationFailed(
             f"{run} is not ok: {'; '.join(found.problems)}",
-            hint="don't use its model: `fedforget doctor RUN` says what can be rebuilt; restore the rest from a backup",
+            hint=f"don't use its model: `fedforget doctor {run}` says what can be rebuilt; "
+            "restore the rest from a backup",
         )
     for problem in found.problems:
         print(f"note: {problem}", file=sys.stderr)

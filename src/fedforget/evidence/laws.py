@@ -115,7 +115,7 @@ class _BatchesAreTheModel:
 
 def symbolic_server(world: World, oracle: Oracle, plan: Plan) -> Server:
     """The production server and clients on a tiny world, with the oracle's priorities and tuples for models."""
-    IdSet(world, what="client")  # refuses what is one id twice
+    _require_distinct(world)
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
     model = _BatchesAreTheModel(world)
     clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
@@ -160,6 +160,7 @@ def law_after_forgetting(
     arrives, 0 to R (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
     """
     plan = Plan(K, b, E, R, keep=keep)
+    _require_distinct(world)
     arrivals = [_parse(entry, R) for entry in requests]
     _require_sound(world, arrivals, R)
 
@@ -178,6 +179,7 @@ def law_after_forgetting(
 
 def textbook_law(world: World, *, K: int, b: int, E: int, R: int) -> Law:
     """K independent uniform slots; per distinct client E independent uniform min(b, N_k)-subsets; R such rounds."""
+    _require_distinct(world)
     if not any(len(ids) for ids in world.values()):
         return {(): Fraction(1)}
     one_round = dict(_textbook_rounds(world, K, b, E))
@@ -201,6 +203,7 @@ def _textbook_rounds(world: World, K: int, b: int, E: int) -> Iterator[tuple[Any
 
 def remaining_world(world: World, requests: Sequence[Any]) -> dict[Any, tuple[Any, ...]]:
     """The world without everything that was asked for."""
+    _require_distinct(world)
     left = {client: list(ids) for client, ids in world.items()}
     for batch, _ in (_parse(entry, 0) for entry in requests):
         for request in batch:
@@ -218,23 +221,33 @@ def total_variation(one: Law, other: Law) -> Fraction:
     return sum((abs(one.get(h, Fraction(0)) - other.get(h, Fraction(0))) for h in histories), Fraction(0)) / 2
 
 
-def _parse(entry: Any, default: int) -> tuple[list[Request], Any]:
+def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
     if isinstance(entry, list) and not (entry and isinstance(entry[0], str)):
         parts = [_parse(each, default) for each in entry]
         return [request for batch, _ in parts for request in batch], max((when for _, when in parts), default=default)
-    arity = {"sample": 3, "client": 2}.get(entry[0], 0) if isinstance(entry, Sequence) and entry else 0
+    kind = entry[0] if isinstance(entry, Sequence) and entry else None
+    arity = {"sample": 3, "client": 2}.get(kind, 0) if isinstance(kind, str) else 0
     if not arity or len(entry) not in (arity, arity + 1):
         raise InvalidInput(f"{entry!r} is not a request", hint='use ("sample", client, id) or ("client", client)')
-    request = Request(entry[1], entry[2] if entry[0] == "sample" else None)
-    return [request], entry[arity] if len(entry) > arity else default
+    when = entry[arity] if len(entry) > arity else default
+    if not isinstance(when, int) or isinstance(when, bool) or when < 0:
+        raise InvalidInput(f"a request cannot arrive after {when!r} rounds", hint="give a whole number, 0 or more")
+    return [Request(entry[1], entry[2] if kind == "sample" else None)], when
 
 
-def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], Any]], rounds: int) -> None:
+def _require_distinct(world: World) -> None:
+    """Two spellings of one id would be two in the textbook and one in production."""
+    IdSet(world, what="client")
+    for ids in world.values():
+        IdSet(ids, what="sample")
+
+
+def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int]], rounds: int) -> None:
     """A law of something else than what was meant would prove nothing."""
     there = {canonical_id(client): set(map(canonical_id, ids)) for client, ids in world.items()}
     for batch, when in arrivals:
-        if not isinstance(when, int) or not 0 <= when <= rounds:
-            raise InvalidInput(f"a request cannot arrive after {when!r} rounds", hint=f"give 0 to {rounds}")
+        if when > rounds:
+            raise InvalidInput(f"a request cannot arrive after {when} rounds", hint=f"give 0 to {rounds}")
         for request in batch:
             if request.client not in there or (
                 request.sample is not None and request.sample not in there[request.client]

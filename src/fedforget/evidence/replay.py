@@ -33,7 +33,7 @@ class Verification:
 
     bitwise_equal: bool = True
     models_ok: bool = True
-    draws_ok: bool = True
+    draws_ok: bool | None = None  # where nothing was replayed, nothing was derived
     data_ok: bool = True
     seeds_ok: bool = True
     chain_ok: bool = True
@@ -46,7 +46,8 @@ class Verification:
     @property
     def ok(self) -> bool:
         equal = self.bitwise_equal or self.within_tolerance is True
-        return equal and self.models_ok and self.draws_ok and self.data_ok and self.seeds_ok and self.chain_ok
+        whole = self.models_ok and self.data_ok and self.seeds_ok and self.chain_ok
+        return equal and whole and self.draws_ok is True
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -178,8 +179,8 @@ def _replay(
     same_draws = memory.first_rounds() == run.server.first_rounds() and all(
         clients.first_steps(client) == run.clients.first_steps(client) for client in roster
     )
+    found.draws_ok = same_draws
     if not same_draws:
-        found.draws_ok = False
         found.problems.append("the stored first uses are not those of the draws")
 
 

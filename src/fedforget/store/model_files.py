@@ -73,13 +73,19 @@ class ModelFiles:
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise storage_failure(path, error) from error
-            raise RunDamaged(f"the model file {path} cannot be read: {error.strerror}", hint=_REMEDY) from error
+            raise RunDamaged(f"the model file {path} cannot be read: {error.strerror}", hint=self._remedy) from error
         if digest(data) != name:
-            raise RunDamaged(f"the model file {path} is torn or altered (its digest is not its name)", hint=_REMEDY)
+            raise RunDamaged(
+                f"the model file {path} is torn or altered (its digest is not its name)", hint=self._remedy
+            )
         try:
             return decode(data)
         except SafetensorError as error:
-            raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=_REMEDY) from error
+            raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=self._remedy) from error
+
+    @property
+    def _remedy(self) -> str:
+        return f"`fedforget doctor {self._directory.parent} --rebuild` computes it again, or restore it from a backup"
 
     def drop(self, names: Iterable[str]) -> None:
         """Unlink these, durably."""
@@ -98,6 +104,3 @@ class ModelFiles:
                     path.unlink()
             if gone:
                 sync_directory(self._directory)
-
-
-_REMEDY = "`fedforget doctor RUN --rebuild` computes it again, or restore it from a backup"

@@ -10,10 +10,10 @@ from safetensors.torch import save
 from fedforget.training.weights import Weights
 
 
-def exported(weights: Weights, suffix: str) -> bytes:
-    """The weights in the format that a file's suffix asks for."""
+def exported(weights: Weights, as_safetensors: bool) -> bytes:
+    """The weights as one file's bytes, under the names that the module gives them."""
     tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
-    if suffix == ".safetensors":
+    if as_safetensors:
         return save(tensors)
     buffer = io.BytesIO()
     torch.save(tensors, buffer)

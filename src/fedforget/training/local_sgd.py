@@ -120,7 +120,8 @@ class TorchLearner:
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
             f"the loss became NaN or infinite at {_where(work, index)}",
-            hint="the round was not committed; look at its samples, forget it, or lower the learning rate in a new run",
+            hint="the round was not committed; look at its samples, forget it with `--basis model-informed` "
+            '(in Python basis="model-informed": a draw gave it away), or lower the learning rate in a new run',
         )
 
 
