@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+import shutil
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -185,6 +186,49 @@ def leave_everything(patch: pytest.MonkeyPatch) -> None:
     leave_the_intent(patch)
     leave_free_pages(patch)
     leave_the_models(patch)
+
+
+def leave_the_function_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(OpenRun, "purge_function", lambda run: None)
+
+
+def leave_the_record_as_it_is(patch: pytest.MonkeyPatch) -> None:
+    """Its database is not rebuilt before the word is given."""
+    real = Database.rebuild
+    patch.setattr(Database, "rebuild", lambda self: None if self.path.name == "record.db" else real(self))
+
+
+def copied_when_purged(world: World, directory: Path, patch: pytest.MonkeyPatch) -> tuple[Path, dict[str, bytes]]:
+    """A run as a kill leaves it that comes with the very commit of ``purged``, logs included; and what to look for."""
+    run = world.opened(directory / "run")
+    run.train(4)
+    clients = list(world.data)
+    gone = [Request(clients[0]), *(Request(clients[1], sample) for sample in list(world.data[clients[1]])[:9])]
+    real = Batches.purged
+
+    def spied(self: Batches, intent: Any) -> None:
+        real(self, intent)
+        shutil.copytree(run.path, directory / "killed", dirs_exist_ok=True)
+
+    patch.setattr(Batches, "purged", spied)
+    run.forget(gone)
+    return directory / "killed", world.markers(gone)
+
+
+def test_nothing_is_left_at_the_moment_at_which_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when the command ends: whoever is told "purged" may rely on it, whatever happens next."""
+    killed, markers = copied_when_purged(World.planted(), tmp_path, monkeypatch)
+    assert traces(killed, markers) == []
+
+
+@pytest.mark.parametrize("leave", [leave_the_function_as_it_is, leave_the_record_as_it_is])
+def test_each_step_of_the_purge_is_needed_by_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    leave(monkeypatch)
+    killed, markers = copied_when_purged(World.planted(), tmp_path, monkeypatch)
+    assert traces(killed, markers), "a purge that leaves this out would not be noticed"
+    tally("markers/purges with a step left out, noticed")
 
 
 @pytest.mark.slow
