@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import shutil
 import signal
@@ -24,10 +25,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from fedforget import Request, Run
+from fedforget import Request, Run, read_receipt
 from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.store import files, run_directory, story
 from fedforget.store.database import Database
+from fedforget.store.inbox import Inbox
+from fedforget.store.policy import Policy
+from fedforget.store.requests import Submission
 from tests.helpers import function_files
 from tests.requests.world import DATA, PLAN, opened
 from tests.tally import exhaustive, tally
@@ -100,6 +104,7 @@ class Life(RuleBasedStateMachine):
         self.waiting: dict[str, Request] = {}
         self.rounds = 0
         self.closed: set[str] = set()
+        self.keys = 0
         self.run.train(0)
 
     @property
@@ -179,6 +184,33 @@ class Life(RuleBasedStateMachine):
         for request in list(self.waiting.values()):
             self.take_out(request)
 
+    @rule(request=st.sampled_from(TARGETS), copies=st.integers(1, 3), meet=st.booleans(), key=st.booleans())
+    def hand_in(self, request: Request, copies: int, meet: bool, key: bool) -> None:
+        """Left in the inbox, as while somebody works, perhaps several times: it is one request, and met once."""
+        left = [request, *self.waiting.values()]
+        if not members_of(request) & self.present or not self.keeps_somebody(self.present, *left):
+            return
+        known = {waits: identifier for identifier, waits in self.waiting.items()}.get(request)
+        self.keys += 1
+        before = len(self.run.receipts())
+        told = [Submission.of((request,), "unknown", key=f"key {self.keys}" if key else None) for _ in range(copies)]
+        for submission in told:
+            Inbox(self.path).leave(submission)
+        if meet:
+            assert {receipt.state for receipt in self.run.run_pending()} == {"purged"}
+            for each in left:
+                self.take_out(each)
+        else:
+            self.run.set_policy(Policy())  # whatever changes the run may find them; this does not
+            (receipt,) = self.run.forget(request, defer=True)
+            self.waiting[receipt.id] = request
+        with run_directory.reading(self.path) as run:
+            ids = {run.record.book.receipt(submission.ids[0]).id for submission in told}
+        assert len(ids) == 1, "one request, under whichever id somebody was told"
+        assert known in (None, *ids)
+        assert len(self.run.receipts()) == before + (known is None)
+        assert not (self.path / "inbox").exists()
+
     @rule(request=st.sampled_from(TARGETS))
     def add(self, request: Request) -> None:
         self.run.add(request, returning=True, seed=1)
@@ -229,9 +261,14 @@ class Life(RuleBasedStateMachine):
         killed_at(moment, lambda: self.run.add(request, returning=True, seed=1))
         self.add(request)
 
-    @rule()
-    def verify(self) -> None:
+    @rule(place=st.integers(0, 10))
+    def verify(self, place: int) -> None:
         assert self.run.verify().ok
+        if self.closed:
+            receipt = self.path.with_name("receipt.json")
+            receipt.write_text(json.dumps(self.run.signed_receipt(sorted(self.closed)[place % len(self.closed)])))
+            found = self.run.check_receipt(read_receipt(receipt, self.path / "receipt-key.pub.pem"))
+            assert found.ok, found.problems
 
     # What must hold after each of them
 
