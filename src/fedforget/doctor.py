@@ -83,10 +83,15 @@ def _run(path: Path) -> Iterator[Check]:
         return
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(looking(path) if is_read_only(path) else RunLock(path))  # nobody works where it is
+            held.enter_context(_kept_out(path))
         except RunBusy as error:  # whatever is looked at now may be something else the next moment
             yield Check("lock", False, error.message, error.hint)
             return
         except FedForgetError as error:
             yield Check("lock", False, error.message, error.hint)
         yield from Examination(path, held).checks()
+
+
+def _kept_out(path: Path) -> contextlib.AbstractContextManager[object]:
+    """Nobody works on a file system that is read-only, so there is nobody to keep out."""
+    return looking(path) if is_read_only(path) else RunLock(path)

@@ -27,7 +27,9 @@ def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
     if known is not None and key_id(key.public_key()) != known:
         raise RunDamaged(f"{path} is not the key of this run", hint=_ANOTHER)
     pem = public_pem(key.public_key())
-    if not public.exists() or public.read_bytes() != pem:
+    with storage_errors(public):
+        right = public.exists() and public.read_bytes() == pem
+    if not right:
         if is_public_key(public):  # a valid other key: whichever was altered, neither may take the other's place
             raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
         write_durably(public, pem)
