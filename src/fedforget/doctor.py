@@ -3,49 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.algorithm.draws import Address, Purpose, draw_key
 from fedforget.algorithm.ids import id_block
 from fedforget.environment import environment
-from fedforget.errors import FedForgetError, RunBusy, RunDamaged, UnfinishedRequest
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, story
-from fedforget.store.client_store import ClientStore
-from fedforget.store.database import Database
-from fedforget.store.files import digest, write_durably
-from fedforget.store.lock import RunLock
-from fedforget.store.model_files import SUFFIX, ModelFiles
-from fedforget.store.plan_file import PlanFile
-from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER
-from fedforget.store.seals import OWN_SEAL
-from fedforget.store.server_store import ServerStore
-from fedforget.store.validation import require_schema, validate_clients, validate_record, validate_server
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    ok: bool
-    detail: str
-    remedy: str = ""
-    rebuildable: bool = False  # by ``fedforget.repair``, from what is left
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+from fedforget.errors import FedForgetError, RunBusy, StorageFailed
+from fedforget.examination import Check, Examination, is_read_only
+from fedforget.store import plan_file
+from fedforget.store.files import write_durably
+from fedforget.store.lock import RunLock, looking
+from fedforget.store.run_directory import CLIENTS, RECORD, SERVER
 
 
 def examine(run: Path | None) -> list[Check]:
@@ -72,6 +43,8 @@ def _machine() -> Iterator[Check]:
 def _checked(name: str, check: Callable[[], str], remedy: str) -> Check:
     try:
         return Check(name, True, check())
+    except StorageFailed as error:
+        return Check(name, False, error.message, error.hint)
     except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
         return Check(name, False, f"{type(error).__name__}: {error}", remedy)
 
@@ -110,280 +83,15 @@ def _run(path: Path) -> Iterator[Check]:
         return
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(RunLock(path))
+            held.enter_context(_kept_out(path))
         except RunBusy as error:  # whatever is looked at now may be something else the next moment
             yield Check("lock", False, error.message, error.hint)
             return
         except FedForgetError as error:
             yield Check("lock", False, error.message, error.hint)
-        yield from _Examination(path, held).checks()
+        yield from Examination(path, held).checks()
 
 
-class _Examination:
-    """Looks at every file of a run, each for itself: what one of them has lost doesn't hide the others."""
-
-    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
-        self._path = path
-        self._opened = opened
-        self._trail: Record | None = None
-        self._seals: dict[str, str] = {}  # none after a crash, and none that can be trusted in a damaged record
-        self._plan: PlanFile | None = None
-        self._server: ServerStore | None = None
-        self._clients: ClientStore | None = None
-
-    def checks(self) -> Iterator[Check]:
-        trail = _examined(RECORD, self._look_at_record, _LOST_RECORD)
-        plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
-        server = _examined(SERVER, self._look_at_server, _LOST_SERVER)
-        if self._server is not None:  # which says what the plan must be
-            plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
-        clients = _examined(CLIENTS, self._look_at_clients, _LOST_CLIENTS)
-        files = [plan, server, clients, trail]
-        yield from files
-        if trail.ok and self._trail is not None and self._seals:
-            untouched = partial(self._compare_bytes, self._trail)
-            yield _examined(
-                f"{RECORD}, every byte",
-                untouched,
-                f"its content is whole: `fedforget train {self._path}` writes the file anew",
-            )
-        if self._server is not None and self._clients is not None:
-            yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
-        yield from self._models(replayable=all(check.ok for check in files))
-        if self._trail is not None:
-            yield _examined("event chain", partial(_chain, self._trail), f"the record was altered: {_LOST_RECORD}")
-            unfinished = f"finish it with `fedforget train {self._path}`"
-            yield _examined("requests", partial(_requests, self._trail), unfinished)
-        yield from self._receipt_key()
-        yield from self._inbox()
-
-    # Databases and plan
-
-    def _look_at_record(self) -> str:
-        trail = Record(self._database(RECORD, **RECORD_FORMAT))
-        self._trail = trail
-        require_schema(trail.database, record.SCHEMA)
-        seals = trail.seals.all()
-        if not seals:
-            validate_record(trail.database)
-        elif seals.get(OWN_SEAL) != trail.seals.content_digest():
-            raise self._unlike_its_seal(RECORD)
-        self._seals = seals
-        return self._size(RECORD)
-
-    def _compare_bytes(self, trail: Record) -> str:
-        """Its seal is of its content; the bytes around that are a function of it, too."""
-        if os.statvfs(self._path).f_flag & os.ST_RDONLY:
-            return "not compared: nothing can be written here"
-        if trail.database.canonical_bytes() != (self._path / RECORD).read_bytes():
-            raise RunDamaged(f"{self._path / RECORD} is damaged where it holds no content")
-        return "as it was written"
-
-    def _look_at_plan(self) -> str:
-        self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
-        if self._server is not None and self._server.plan_digest != digest(path.read_bytes()):
-            on_its_way = self._trail is not None and self._trail.batches.pending()  # new seeds bring a new plan
-            if not on_its_way:
-                raise RunDamaged(f"{path} is not the plan this run began with")
-        return f"{self._plan.plan.rounds} rounds"
-
-    def _look_at_server(self) -> str:
-        database = self._sealed(SERVER)
-        require_schema(database, server_store.SCHEMA)
-        if self._plan is not None:
-            if not self._seals:
-                validate_server(database, self._plan.plan.rounds)
-            self._server = ServerStore(database, ModelFiles(self._path / MODELS), self._plan.plan)
-        return self._size(SERVER)
-
-    def _look_at_clients(self) -> str:
-        database = self._sealed(CLIENTS)
-        require_schema(database, client_store.SCHEMA)
-        if not self._seals:
-            validate_clients(database)
-        self._clients = ClientStore(database)
-        return self._size(CLIENTS)
-
-    def _look_at_seeds(self, server: ServerStore, clients: ClientStore) -> str:
-        """After a crash there are no seals, but a seed that has changed is still not the one committed to."""
-        if self._trail is not None and self._trail.batches.pending():
-            return "not compared: a request is under way"
-        if self._plan is not None and server.seed.commitment != self._plan.server_commitment:
-            raise RunDamaged(f"the seed in {self._path / SERVER} is not the one the plan is committed to")
-        committed, held = server.commitments(), clients.commitments()
-        for client in committed.keys() | held.keys():
-            if committed.get(client) != held.get(client):
-                raise RunDamaged(
-                    f"the seed of client {client} in {self._path / CLIENTS} is not the one that "
-                    f"{self._path / SERVER} says it is committed to"
-                )
-        return "as committed to"
-
-    def _sealed(self, name: str) -> Database:
-        """A database, only if it is what it was: a torn one is not even opened."""
-        path = self._path / name
-        if self._seals and path.is_file() and digest(path.read_bytes()) != self._seals.get(name):
-            raise self._unlike_its_seal(name)
-        return self._database(name)
-
-    def _database(self, name: str, **kind: Any) -> Database:
-        database = Database(self._path / name, **kind)
-        self._opened.callback(database.close)
-        return database
-
-    def _unlike_its_seal(self, name: str) -> RunDamaged:
-        return RunDamaged(f"{self._path / name} is damaged: it is not what it was when the run was last closed")
-
-    def _size(self, name: str) -> str:
-        return f"{(self._path / name).stat().st_size} bytes"
-
-    # Models
-
-    def _models(self, *, replayable: bool) -> Iterator[Check]:
-        if self._server is None:
-            yield from self._models_by_name()
-            return
-        kept, start = self._server.kept(), None
-        for round_, name in kept.items():
-            check = _examined(f"model of round {round_}", partial(_whole, self._server.models, name), "")
-            if check.ok:
-                start = round_
-                continue
-            can = replayable and start is not None
-            yield replace(check, rebuildable=can, remedy=_lost_model(round_, start, replayable))
-        yield Check("models", True, f"{len(kept)} files referred to")
-
-    def _models_by_name(self) -> Iterator[Check]:
-        """Where nobody says which round a file belongs to, its name still says what is in it."""
-        files = sorted((self._path / MODELS).glob("*" + SUFFIX))
-        models = ModelFiles(self._path / MODELS)
-        for file in files:
-            check = _examined(
-                f"{MODELS}/{file.name}", partial(_whole, models, file.stem), _lost_model(None, None, False)
-            )
-            if not check.ok:
-                yield check
-        yield Check("models", True, f"{len(files)} files, compared with their names only")
-
-    # Beside the run
-
-    def _receipt_key(self) -> Iterator[Check]:
-        private, public = (self._path / name for name in receipt_key.NAMES)
-        known = None if self._trail is None else self._trail.receipt_key
-        if not private.exists() and not public.exists() and known is None:
-            yield Check(receipt_key.PRIVATE, True, "none was made yet")
-            return
-        found = list[Ed25519PublicKey]()
-        yield _examined(receipt_key.PRIVATE, lambda: _private_half(private, known, found), _LOST_KEY)
-        problem = receipt_key.permissions_problem(self._path)
-        if problem is not None:
-            yield Check("receipt key permissions", False, problem, f"give it to its owner only: chmod 600 {private}")
-        if found:
-            derived = receipt_key.public_pem(found[0])
-            lost = _examined(receipt_key.PUBLIC, lambda: _public_half(public), _LOST_PUBLIC, rebuildable=True)
-            yield lost if not lost.ok else _examined(receipt_key.PUBLIC, lambda: _pair(public, derived), _ODD_PAIR)
-        else:
-            yield _examined(receipt_key.PUBLIC, lambda: _public_half(public), _LOST_KEY)
-
-    def _inbox(self) -> Iterator[Check]:
-        whole = 0
-        for file in sorted((self._path / inbox.NAME).glob("*.json")):
-            check = _examined(f"{inbox.NAME}/{file.name}", partial(_submission, file), _LOST_SUBMISSION)
-            whole += check.ok
-            if not check.ok:
-                yield check
-        if whole:
-            yield Check(inbox.NAME, True, f"{whole} requests wait for a process to take them in")
-
-
-_LOST_PLAN = "restore it from a backup: it cannot be rebuilt, what was decided stands nowhere else"
-_LOST_SERVER = "restore it from a backup: it cannot be rebuilt, the server's seed and the roster stand nowhere else"
-_LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, the clients' seeds and id lists stand nowhere else"
-_LOST_SEEDS = "restore what is named from a backup: seeds cannot be rebuilt, they stand nowhere else"
-_LOST_RECORD = "restore it from a backup: it cannot be rebuilt, the trail stands nowhere else"
-_LOST_KEY = (
-    "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
-    f"key, so keep {receipt_key.PUBLIC} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
-)
-_LOST_PUBLIC = "it can be derived again from the other half: give the same command with --rebuild"
-_ODD_PAIR = (
-    "restore both halves from a backup: neither says which of them is right; a receipt that was issued before verifies "
-    "with the right public key"
-)
-_LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then hand the request in again"
-
-
-def _lost_model(round_: int | None, start: int | None, replayable: bool) -> str:
-    if round_ == 0:
-        return "restore it from a backup: it cannot be rebuilt, the initial model derives from nothing"
-    if round_ is not None and replayable and start is None:
-        return "restore it, or the model of a round before it, from a backup: no earlier model is left to replay from"
-    if not replayable:
-        return "restore the other files first, then it may be rebuilt by replay; or restore it from a backup as well"
-    return (
-        f"it can be rebuilt by replay from round {start}: give the same command with --rebuild; "
-        "or restore it from a backup"
-    )
-
-
-def _examined(name: str, look: Callable[[], str], remedy: str, *, rebuildable: bool = False) -> Check:
-    try:
-        return Check(name, True, look())
-    except FedForgetError as error:
-        return Check(name, False, error.message, remedy, rebuildable)
-    except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
-        return Check(name, False, f"{name} cannot be read: {type(error).__name__}: {error}", remedy, rebuildable)
-
-
-def _whole(models: ModelFiles, name: str) -> str:
-    models.read(name)
-    return "whole"
-
-
-def _chain(trail: Record) -> str:
-    problem = story.problem_of(trail)
-    if problem is not None:
-        raise RunDamaged(problem)
-    return "unbroken"
-
-
-def _requests(trail: Record) -> str:
-    if trail.batches.pending():
-        raise UnfinishedRequest("one was interrupted")
-    return "none waits"
-
-
-def _private_half(path: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
-    """Without the key's own module, which would make a new one where none is."""
-    if not path.exists():
-        raise RunDamaged(f"{path} is missing, and receipts were signed with it")
-    data = path.read_bytes()
-    try:
-        key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise RunDamaged(f"{path} is damaged: it is no key") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise RunDamaged(f"{path} is no Ed25519 key")
-    kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    if key.private_bytes(serialization.Encoding.PEM, *kind) != data:
-        raise RunDamaged(f"{path} is damaged: it holds a key, but not as it was written")
-    if known is not None and receipt_key.key_id(key.public_key()) != known:
-        raise RunDamaged(f"{path} is not the key that receipts of this run were signed with")
-    found.append(key.public_key())
-    return "whole"
-
-
-def _public_half(path: Path) -> str:
-    receipt_key.read_public_key(path)
-    return "whole"
-
-
-def _pair(path: Path, derived: bytes) -> str:
-    if path.read_bytes() != derived:
-        raise RunDamaged(f"{path} is not the public half of {receipt_key.PRIVATE}")
-    return "whole"
-
-
-def _submission(path: Path) -> str:
-    inbox.read(path)
-    return "whole"
+def _kept_out(path: Path) -> contextlib.AbstractContextManager[object]:
+    """Nobody works on a file system that is read-only, so there is nobody to keep out."""
+    return looking(path) if is_read_only(path) else RunLock(path)

@@ -95,7 +95,7 @@ def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
     if not private.exists() or receipt_key.is_public_key(public):
         return
     try:
-        receipt_key.signing_key(run.path)
+        receipt_key.signing_key(run.path, run.record.receipt_key)
     except RunDamaged as error:
         found.not_rebuilt.append(f"{public} is not rebuilt: {error.message}")
         return

@@ -322,7 +322,7 @@ class Run:
 
         ``new_key``: the key that there was is lost, and receipts are signed with another from here on.
         """
-        return issue(self.path, identifier, public=public, new_key=new_key)
+        return issue(self.path, identifier, public=public, new_key=new_key).envelope
 
     def check_receipt(
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
@@ -330,9 +330,8 @@ class Run:
         """Compare a receipt whose signature was checked with this run, and replay the rounds that it is about."""
         with run_directory.reading(self.path) as run, one_thread(), own_streams():
             compare(found, run)
-            identifier = found.statement["predicate"]["request"].get("id")
             if found.run_ok:
-                rounds: Sequence[int] = recomputed_rounds(run, identifier)
+                rounds: Sequence[int] = recomputed_rounds(run, found.statement["predicate"]["request"]["id"])
                 if sample_rounds is not None:
                     rounds = secrets.SystemRandom().sample(rounds, min(sample_rounds, len(rounds)))
                 reach, aggregator = self._engine.federation, self._engine.aggregator()

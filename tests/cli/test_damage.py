@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
+import os
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -310,6 +312,26 @@ def bad_checks(run: Path, *options: str) -> dict[str, dict[str, Any]]:
     return {check["name"]: check for check in result.json["checks"] if not check["ok"]}
 
 
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
+def test_the_doctor_does_not_call_damage_what_the_system_refused(
+    run: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    real = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if path.name in ("plan.toml", "receipt-key.pem") or path.suffix == ".safetensors":
+            raise OSError(number, os.strerror(number), str(path))
+        return real(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    found = bad_checks(run)
+    assert {"plan.toml", "receipt-key.pem"} <= set(found)
+    for check in found.values():
+        assert os.strerror(number) in check["detail"]
+        assert "mend the cause" in check["remedy"]
+        assert "backup" not in check["remedy"]
+
+
 @pytest.mark.parametrize(
     ("what", "lost"),
     [
@@ -451,6 +473,16 @@ def test_the_public_key_is_derived_again(truth: Truth, run: Path) -> None:
     damage(run / "receipt-key.pub.pem", "cut to half")
     assert good_json("doctor", run, "--rebuild")["rebuilt"] == ["the public half of receipt-key.pem"]
     assert everything_of(run) == everything_of(truth.run)
+
+
+def test_no_public_key_is_derived_from_a_key_that_is_not_the_runs(truth: Truth, run: Path) -> None:
+    exchange_key(run)
+    for what in ("receipt-key.pub.pem", truth.place_of(MODELS[2])):  # the model gives something to rebuild
+        (run / what).unlink()
+    told = call("doctor", run, "--rebuild", *INLINE, "--json").json
+    assert told["rebuilt"] == [f"the {MODELS[2]}"]
+    assert "not the key of this run" in told["not_rebuilt"][0]
+    assert not (run / "receipt-key.pub.pem").exists()
 
 
 def test_nothing_to_rebuild(truth: Truth, run: Path) -> None:

@@ -268,3 +268,36 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path, trained: Path) -> No
         good("status", trained)
     finally:
         trained.chmod(0o700)
+
+
+def bad_checks(run: Path) -> dict[str, dict[str, Any]]:
+    return {check["name"]: check for check in call("doctor", run, "--json").json["checks"] if not check["ok"]}
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_doctor_on_a_full_disk(zygote: Zygote, small_disk: Path, trained_once: Path, killed: bool) -> None:
+    """That there is no space is no damage, and no backup mends it."""
+    run = copy(trained_once, small_disk / "run")
+    if killed:
+        assert zygote.run("forget", run, "--client", "1", kill_at=60).code == -signal.SIGKILL
+    filler = fill(small_disk, 0)
+    found = bad_checks(run)
+    assert found
+    for check in found.values():
+        assert "no space left" in check["detail"]
+        assert "free some space" in check["remedy"]
+        assert "backup" not in check["remedy"]
+        assert not check["rebuildable"]
+    filler.unlink()
+    assert set(bad_checks(run)) <= {"requests"}
+
+
+def test_the_doctor_where_nothing_can_be_written(small_disk: Path, trained_once: Path) -> None:
+    """Nobody works there, so there is nobody to keep out."""
+    run = copy(trained_once, small_disk / "run")
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert good_json("doctor", run)["ok"]
+    subprocess.run(["mount", "-o", "remount,rw", small_disk], check=True)
+    (run / "server.db").unlink()
+    subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
+    assert set(bad_checks(run)) == {"server.db"}

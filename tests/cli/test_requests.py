@@ -102,6 +102,35 @@ def test_receipts(run: Path, tmp_path: Path) -> None:
     refused(3, "unknown-target", "receipt", "show", run, "r-nobody")
 
 
+def test_what_is_guaranteed_is_told(tmp_path: Path) -> None:
+    """Then, and now: a request that looked comes later."""
+    run, file = tmp_path / "run", tmp_path / "receipt.json"
+    good("train", *(word for word in PLAN if word not in ("--seed", "7")), "--out", run)
+    (receipt,) = good_json("forget", run, "--client", "3", "--basis", "exogenous")["receipts"]
+    key, verify = ("--key", run / "receipt-key.pub.pem"), ("receipt", "verify", file)
+    for form in ((), ("--public",)):
+        assert "note:" not in good("receipt", "show", run, receipt["id"], "--out", file, *form).err
+        for against in ((), ("--run", run)):
+            told = good_json(*verify, *key, *against)
+            assert (told["guarantee"], told["seeds_tainted"]) == ("law-and-path", False)
+            assert told["seeds_tainted_now"] is (False if against else None)
+            text = good(*verify, *key, *against).out
+            assert re.search(r"^guarantee +law-and-path$", text, re.MULTILINE)
+            assert re.search(r"^seeds_tainted +no$", text, re.MULTILINE)
+            assert "note:" not in text
+    good("forget", run, "--client", "2", "--basis", "model-informed")
+    told, text = good_json(*verify, *key, "--run", run), good(*verify, *key, "--run", run).out
+    assert (told["ok"], told["seeds_tainted"], told["seeds_tainted_now"]) == (True, False, True)
+    over = "equality in law is over for these seeds until --new-seed"
+    assert f"note: {told['note']}" in text.splitlines()
+    assert told["note"].startswith("a later request looked at the draws")
+    assert over in told["note"]
+    shown = good("receipt", "show", run, receipt["id"])
+    assert json.loads(shown.out)["payload"]
+    assert shown.err.startswith("note: a request looked at the draws")
+    assert over in shown.err
+
+
 def test_forgetting_the_record_needs_a_yes(run: Path) -> None:
     (receipt,) = good_json("forget", run, "--client", "3")["receipts"]
     refused(3, "invalid-input", "forget-record", run)

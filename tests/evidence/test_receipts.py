@@ -19,11 +19,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedforget import Request, Run
 from fedforget.algorithm.seeds import Seed
 from fedforget.doctor import examine
-from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged
-from fedforget.evidence.envelope import seal, unseal
+from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
+from fedforget.evidence.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts import ReceiptCheck, check
-from fedforget.store import run_directory
-from fedforget.store.receipt_key import PRIVATE, PUBLIC, public_pem, read_public_key, signing_key
+from fedforget.store import receipt_key, run_directory
+from fedforget.store.files import write_durably
+from fedforget.store.receipt_key import PRIVATE, PUBLIC, key_id, private_pem, public_pem, read_public_key, signing_key
 from tests.requests.world import opened
 from tests.tally import tally
 
@@ -135,10 +136,9 @@ def test_any_altered_byte_of_an_envelope_is_refused(run: Run) -> None:
 @pytest.mark.parametrize("public", [True, False])
 def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) -> None:
     """First as anybody could alter it; then as somebody who has the key, where only the run can tell."""
-    key = signing_key(run.path)
     for identifier in [ids(run)[-1], ids(run, "cancelled")[0]]:
         envelope = run.signed_receipt(identifier, public=public)
-        statement = statement_of(envelope)
+        statement, key = statement_of(envelope), signing_key(run.path)
         for path in leaves(statement):
             other = altered(statement, path)
             forged = {**envelope, "payload": base64.b64encode(json.dumps(other).encode()).decode()}
@@ -199,7 +199,24 @@ def forgeries(statement: dict[str, Any]) -> dict[str, dict[str, Any]]:
     def saying(**changes: Any) -> dict[str, Any]:
         return {**statement, "predicate": {**predicate, **changes}}
 
+    def about(**changes: Any) -> dict[str, Any]:
+        return {**statement, "subject": [{**statement["subject"][0], **changes}]}
+
     return {
+        "more about the subject": about(note="approved"),
+        "more about the digest": about(digest={**statement["subject"][0]["digest"], "note": "approved"}),
+        "another subject beside it": {**statement, "subject": [*statement["subject"], {"name": "note"}]},
+        "a list of ids": saying(request={**request, "id": [request["id"]]}),
+        "a dictionary of ids": saying(request={**request, "id": {request["id"]: 1}}),
+        "no id": saying(request={**request, "id": None}),
+        "no place in the chain": saying(chain=None),
+        "a list for a chain": saying(chain=[predicate["chain"]["head"]]),
+        "more about the chain": saying(chain={**predicate["chain"], "note": "approved"}),
+        "a number for a truth": saying(superseded=0),
+        "another number for a truth": saying(seeds_tainted=int(predicate["seeds_tainted"])),
+        "a fraction for a number": saying(recomputed_steps=float(predicate["recomputed_steps"])),
+        "a list for a time": saying(request={**request, "times": {name: [] for name in request["times"]}}),
+        "a list for a pseudonym": saying(request={**request, "pseudonym": [request["pseudonym"]]}),
         "no times": saying(request={name: value for name, value in request.items() if name != "times"}),
         "empty times": saying(request={**request, "times": {}}),
         "cut times": saying(request={**request, "times": dict.fromkeys(request["times"], "2")}),
@@ -227,6 +244,24 @@ def test_a_receipt_that_says_more_or_less_is_refused_by_the_run(run: Run) -> Non
         tally("receipts/altered by who has the key, refused by the run")
 
 
+def test_a_payload_that_can_be_read_in_two_ways_is_refused(run: Run) -> None:
+    """Two fields of one name: one reader takes the first, another the last."""
+    statement = statement_of(run.signed_receipt(ids(run)[-1]))
+    payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).replace('{"_type"', '{"_type":1,"_type"', 1)
+    message = b"DSSEv1 %d %s %d %s" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload.encode())
+    signature = base64.b64encode(signing_key(run.path).sign(message)).decode()
+    envelope = {"payloadType": PAYLOAD_TYPE, "payload": base64.b64encode(payload.encode()).decode()}
+    with pytest.raises(ReceiptRefused, match="in two ways"):
+        unseal({**envelope, "signatures": [{"sig": signature}]}, read_public_key(run.path / PUBLIC))
+
+
+def test_a_file_that_nests_too_deeply_is_no_receipt(run: Run, tmp_path: Path) -> None:
+    run.signed_receipt(ids(run)[-1])
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    with pytest.raises(ReceiptRefused, match="no signed receipt"):
+        check(tmp_path / "deep.json", read_public_key(run.path / PUBLIC))
+
+
 def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
     before = run.signed_receipt(ids(run)[-1])
     kept = read_public_key(run.path / PUBLIC)
@@ -239,9 +274,87 @@ def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
     assert unseal(before, kept) == unseal(after, read_public_key(run.path / PUBLIC))
     with pytest.raises(ReceiptRefused, match="another key"):
         unseal(before, read_public_key(run.path / PUBLIC))
+    assert run.signed_receipt(ids(run)[-1], new_key=True) == after, "the same command again, as after a kill"
+    run.cancel(run.forget(Request(2), defer=True)[0].id)
     with pytest.raises(InvalidInput, match="is there"):
         run.signed_receipt(ids(run)[-1], new_key=True)
     assert run.verify().ok
+
+
+def exchange(run: Run, *names: str) -> None:
+    """Files of another key in the place of the run's."""
+    other = Ed25519PrivateKey.generate()
+    for name in names:
+        (run.path / name).write_bytes(private_pem(other) if name == PRIVATE else public_pem(other.public_key()))
+
+
+@pytest.mark.parametrize("names", [(PRIVATE,), (PUBLIC,), (PRIVATE, PUBLIC)])
+def test_a_new_key_takes_the_place_of_one_that_cannot_be_the_right_one(run: Run, names: tuple[str, ...]) -> None:
+    """Also where the two halves don't belong together: the record knows which key it was, and which it is now."""
+    run.signed_receipt(ids(run)[-1])
+    run.cancel(run.forget(Request(2), defer=True)[0].id)
+    exchange(run, *names)
+    with pytest.raises(RunDamaged) as refusal:
+        run.signed_receipt(ids(run)[-1])
+    assert "--new-key" in refusal.value.hint
+    assert all("--new-key" in each.remedy for each in examine(run.path) if not each.ok)
+    assert checked(run, run.signed_receipt(ids(run)[-1], new_key=True), sample_rounds=0).ok
+    assert checked(run, run.signed_receipt(ids(run)[-1]), sample_rounds=0).ok
+    assert all(each.ok for each in examine(run.path))
+
+
+def test_nobody_else_makes_a_key_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever comes while a key is on its way is told to wait, and then finds that one."""
+    refusals: list[RunBusy] = []
+
+    def write_late(path: Path, data: bytes, **how: Any) -> None:
+        try:
+            run.signed_receipt(ids_known[-1])
+        except RunBusy as refusal:
+            refusals.append(refusal)
+        write_durably(path, data, **how)
+
+    ids_known = ids(run)
+    monkeypatch.setattr(receipt_key, "write_durably", write_late)
+    first = run.signed_receipt(ids_known[-1])
+    assert refusals
+    assert run.signed_receipt(ids_known[-1]) == first
+    assert all(each.ok for each in examine(run.path))
+
+
+@pytest.mark.parametrize("new_key", [False, True])
+def test_who_comes_second_finds_the_key_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch, new_key: bool) -> None:
+    """Both saw that there was none; the other one was faster."""
+    writing, identifier, firsts = run_directory.writing, ids(run)[-1], []
+
+    def writing_late(path: Path) -> Any:
+        monkeypatch.undo()
+        firsts.append(run.signed_receipt(identifier, new_key=new_key))
+        return writing(path)
+
+    monkeypatch.setattr(run_directory, "writing", writing_late)
+    assert [run.signed_receipt(identifier, new_key=new_key)] == firsts
+    with run_directory.reading(run.path) as found:
+        assert found.record.receipt_key == key_id(read_public_key(run.path / PUBLIC))
+        assert [event["kind"] for event in found.record.events()].count("receipt key") == 1
+
+
+def test_it_is_told_when_a_later_request_has_looked(run: Run) -> None:
+    """A receipt says what held then; whoever checks it with the run hears what holds now."""
+    first, last = ids(run)[0], ids(run)[-1]
+    before = checked(run, run.signed_receipt(first), sample_rounds=0)
+    assert (before.guarantee, before.seeds_tainted, before.seeds_tainted_now) == ("path", False, True)
+    assert "a later request looked at the draws" in (before.note or "")
+    assert before.as_dict()["note"] == before.note
+    after = checked(run, run.signed_receipt(last), sample_rounds=0)
+    assert (after.seeds_tainted, after.seeds_tainted_now) == (True, True)
+    assert "a request looked at the draws" in (after.note or "")
+    offline = check(run.path.parent / "receipt.json", read_public_key(run.path / PUBLIC)).as_dict()
+    assert (offline["guarantee"], offline["seeds_tainted"]) == ("path", True)
+    assert (offline["seeds_tainted_now"], offline["note"]) == (None, None)
+    run.forget(Request(2, 3), new_seed=True)
+    renewed = checked(run, run.signed_receipt(last), sample_rounds=0)
+    assert (renewed.seeds_tainted_now, renewed.note) == (False, None)
 
 
 def test_a_key_that_was_swapped_is_noticed(run: Run, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -131,6 +133,37 @@ def test_every_altered_event_is_noticed(record: Record) -> None:
             with undone(record):
                 record.database.run(f"UPDATE events SET {change} WHERE sequence = ?", (sequence,))
                 assert story.problem_of(record) is not None, f"{change} in event {sequence}"
+    assert story.problem_of(record) is None
+
+
+def unsalted(record: Record) -> list[tuple[int, str, bytes]]:
+    """Every event as earlier versions wrote it, or as somebody guesses it: sequence, body, and the hash of that."""
+    found, previous = [], bytes(32)
+    for event in record.chain.events():
+        body = json.dumps(event.body, sort_keys=True)
+        message = json.dumps([previous.hex(), event.sequence, event.time, event.kind, body]).encode()
+        guess = hashlib.blake2b(message, digest_size=32, person=b"fedforget/event").digest()
+        found.append((event.sequence, body, guess))
+        previous = guess
+    return found
+
+
+def test_what_happened_cannot_be_searched_for_in_a_hash(record: Record) -> None:
+    """Whoever guesses all that happened, to the millisecond, still lacks the salts."""
+    live(record)
+    salts = {json.loads(body)["salt"] for (body,) in record.database.rows("SELECT body FROM events")}
+    assert len(salts) == EVENTS
+    assert {len(salt) for salt in salts} == {32}
+    assert not any("salt" in event for event in record.events()), "nobody is shown them"
+    assert not {event.hash for event in record.chain.events()} & {guess for _, _, guess in unsalted(record)}
+
+
+def test_events_of_earlier_versions_have_no_salt(record: Record) -> None:
+    live(record)
+    for sequence, body, link in unsalted(record):
+        record.database.run("UPDATE events SET body = ?, hash = ? WHERE sequence = ?", (body, link, sequence))
+    assert story.problem_of(record) is None
+    finish(record, accept(record, Request("dora")))
     assert story.problem_of(record) is None
 
 

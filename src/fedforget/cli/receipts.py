@@ -10,11 +10,14 @@ import typer
 
 from fedforget.cli.app import app
 from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress
+from fedforget.cli.output import JsonOption, emit, pairs, progress, say
 from fedforget.errors import InvalidInput, ReceiptRefused
 
 receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
+_SHOWN = (
+    "guarantee", "seeds_tainted", "seeds_tainted_now", "signature_ok", "run_ok", "rounds_replayed", "bitwise_equal",
+)  # fmt: skip
 
 
 @receipt.command()
@@ -31,16 +34,18 @@ def show(
     as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
 ) -> None:
     """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
-    from fedforget.evidence.receipts import issue  # noqa: PLC0415
+    from fedforget.evidence.receipts import issue, taint_note  # noqa: PLC0415
     from fedforget.store.files import write_durably  # noqa: PLC0415
 
-    envelope = issue(run, request, public=public, new_key=new_key)
-    if out is None:
-        emit(envelope, as_json=True, text=str)
-        return
-    if out.resolve().is_relative_to(run.resolve()):
+    if out is not None and out.resolve().is_relative_to(run.resolve()):
         raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
-    write_durably(out, json.dumps(envelope, indent=2).encode() + b"\n")
+    issued = issue(run, request, public=public, new_key=new_key)
+    if out is None:
+        emit(issued.envelope, as_json=True, text=str)
+    else:
+        write_durably(out, json.dumps(issued.envelope, indent=2).encode() + b"\n")
+    if issued.seeds_tainted_now:
+        say(f"note: {taint_note()}")
 
 
 @receipt.command()
@@ -75,8 +80,9 @@ def verify(
     shown = {
         "request": about.get("id"),
         "state": about.get("state"),
-        **{name: facts[name] for name in ("signature_ok", "run_ok", "rounds_replayed", "bitwise_equal")},
+        **{name: facts[name] for name in _SHOWN},
     }
-    emit(facts, as_json, lambda: pairs(shown))
+    note = "" if found.note is None else f"\nnote: {found.note}"
+    emit(facts, as_json, lambda: pairs(shown) + note)
     if not found.ok:
         raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")

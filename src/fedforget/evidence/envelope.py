@@ -19,7 +19,7 @@ Envelope = dict[str, Any]
 
 
 def seal(statement: dict[str, Any], key: Ed25519PrivateKey) -> Envelope:
-    payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
+    payload = _encoded(statement)
     signature = key.sign(_pre_authentication(PAYLOAD_TYPE, payload))
     return {
         "payloadType": PAYLOAD_TYPE,
@@ -44,11 +44,17 @@ def unseal(envelope: Any, key: Ed25519PublicKey) -> dict[str, Any]:
         )
     try:
         statement = json.loads(payload)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReceiptRefused("the payload is not JSON", hint=_WHENCE) from error
     if not isinstance(statement, dict):
         raise ReceiptRefused("the payload is no statement", hint=_WHENCE)
+    if _encoded(statement) != payload:
+        raise ReceiptRefused("the payload can be read in two ways: it is not written as receipts are", hint=_WHENCE)
     return statement
+
+
+def _encoded(statement: dict[str, Any]) -> bytes:
+    return json.dumps(statement, sort_keys=True, separators=(",", ":")).encode()
 
 
 def _pre_authentication(kind: str, payload: bytes) -> bytes:

@@ -9,22 +9,24 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.envelope import Envelope, seal, unseal
 from fedforget.store import run_directory, story
 from fedforget.store.chain import Event
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.receipt_key import key_id, read_public_key, replace_lost_key, signing_key
+from fedforget.store.receipt_key import key_id, read_public_key, replaced_key, settled_key, signing_key
 from fedforget.store.requests import Stage
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:fedforget:receipt:1"
+Shape = dict[str, tuple[type, ...]]  # the fields that something has, and their types
 _DAY = len("2027-01-31")
 _SPELT = {
     "commitments": "set of commitments to seeds",
@@ -37,22 +39,40 @@ _SPELT = {
 }
 
 
-def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Envelope:
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A signed receipt, and what has become of the seeds by now, which it doesn't say."""
+
+    envelope: Envelope
+    seeds_tainted_now: bool
+
+
+def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Issued:
     """The signed receipt of a request that has come to an end.
 
     The public form leaves out whether anything was recomputed, and with it what would tell: the steps, the exact times,
     the digest of the state before, and how many events there are. ``new_key``: the one that there was is lost.
     """
-    with run_directory.reading(path) as run:
+    with run_directory.reading(path) as run:  # which holds the run's lock, too
         statement, known = _statement(run, identifier, public), run.record.receipt_key
-        if new_key:
-            replace_lost_key(path)
-            known = None
-    key = signing_key(path, known)
-    if known is None:
+        tainted = run.record.book.tainted
+        key = signing_key(path, known) if known is not None and not new_key else None
+    if key is None:
         with run_directory.writing(path) as run:
-            run.record.note_receipt_key(key_id(key.public_key()))
-    return seal(statement, key)
+            key = _agreed_key(run, new_key)
+    return Issued(seal(statement, key), tainted)
+
+
+def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
+    """The key that files and record agree on: first its files, then the record, and only then it signs."""
+    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # somebody else may have made one meanwhile
+    if new_key:
+        key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
+    else:
+        key = settled_key(run.path, known)
+    if key_id(key.public_key()) != known:
+        run.record.note_receipt_key(key_id(key.public_key()))
+    return key
 
 
 def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
@@ -124,6 +144,7 @@ class ReceiptCheck:
     run_ok: bool | None = None  # None: no run was given
     rounds_replayed: int = 0
     bitwise_equal: bool | None = None  # None: nothing was replayed
+    seeds_tainted_now: bool | None = None  # None: no run was given
     statement: dict[str, Any] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
@@ -131,8 +152,32 @@ class ReceiptCheck:
     def ok(self) -> bool:
         return self.signature_ok and self.run_ok is not False and self.bitwise_equal is not False
 
+    @property
+    def guarantee(self) -> str | None:
+        """What the receipt claims; None if nothing was erased under it."""
+        claimed: str | None = self.statement.get("predicate", {}).get("guarantee")
+        return claimed
+
+    @property
+    def seeds_tainted(self) -> bool | None:
+        """Whether a request had looked at the draws, or may have, by the time of the receipt."""
+        tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
+        return tainted
+
+    @property
+    def note(self) -> str | None:
+        """What the receipt's guarantee no longer says of the run."""
+        return taint_note(later=not self.seeds_tainted) if self.seeds_tainted_now else None
+
     def as_dict(self) -> dict[str, Any]:
-        return {"ok": self.ok, **asdict(self)}
+        told = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
+        return {"ok": self.ok, **told, **asdict(self)}
+
+
+def taint_note(*, later: bool = False) -> str:
+    """What everybody should know of a run whose seeds are tainted."""
+    who = "a later request" if later else "a request"
+    return f"{who} looked at the draws, or may have: equality in law is over for these seeds until --new-seed"
 
 
 def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
@@ -141,7 +186,7 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
         envelope = json.loads(file.read_bytes())
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ReceiptRefused(
             f"{file} is no signed receipt: not JSON", hint="`fedforget receipt show RUN ID` writes one"
         ) from error
@@ -160,6 +205,7 @@ def compare(found: ReceiptCheck, run: OpenRun) -> None:
     problem = story.problem_of(run.record, run.server.seed_origin)
     found.problems += [problem] if problem is not None else _differences(found.statement, run)
     found.run_ok = not found.problems
+    found.seeds_tainted_now = run.record.book.tainted
 
 
 def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
@@ -193,17 +239,27 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
             problems.append("it calls a state superseded that still stands")
         if predicate.get("model") is None and ours["predicate"].get("model") is not None:
             problems.append("it does not name the model, which still stands")
-    if not problems and _lasting(statement) != _lasting(ours):
+    if not problems and _text(statement) != _text(_as_of_then(ours, statement, forgotten)):
         problems.append("it says more, or less, than a receipt of this request says")
     return problems
 
 
-def _lasting(statement: dict[str, Any]) -> dict[str, Any]:
-    """Without what later requests, and a record that forgets itself, take out of a receipt."""
-    predicate = statement["predicate"]
-    changing = {"superseded": None, "model": None} if "superseded" in predicate else {}
-    request = {**predicate["request"], "pseudonym": None}
-    return {**statement, "subject": None, "predicate": {**predicate, **changing, "request": request}}
+def _as_of_then(ours: dict[str, Any], statement: dict[str, Any], forgotten: bool) -> dict[str, Any]:
+    """What the run would issue, with what later requests, or a record that forgot itself, have taken out of it."""
+    now, then = dict(ours["predicate"]), statement["predicate"]
+    subject, request = ours["subject"], ours["predicate"]["request"]
+    if now.get("superseded"):
+        subject, now["superseded"] = statement["subject"], not statement["subject"]
+    if "model" in now and now["model"] is None:
+        now["model"] = then.get("model")
+    if forgotten and request["pseudonym"] is None:
+        request = {**request, "pseudonym": then["request"]["pseudonym"]}
+    return {**ours, "subject": subject, "predicate": {**now, "request": request}}
+
+
+def _text(statement: dict[str, Any]) -> str:
+    """Unlike Python's values, texts differ where a 1 stands for true, or 8.0 for 8."""
+    return json.dumps(statement, sort_keys=True)
 
 
 def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict[str, Event]) -> list[str]:
@@ -246,26 +302,65 @@ def _digest_in(statement: dict[str, Any]) -> str | None:
     return str(subject[0]["digest"]["blake2b-256"])
 
 
+_TEXT, _OPTIONAL, _NUMBER = (str,), (str, NoneType), (int, NoneType)
+_REQUEST: Shape = {
+    "id": _TEXT, "pseudonym": _OPTIONAL, "level": _TEXT, "basis": _TEXT, "state": _TEXT, "times": (dict,),
+    "deadline": _OPTIONAL, "reason": _OPTIONAL,
+}  # fmt: skip
+_ALWAYS: Shape = {"request": (dict,), "chain": (dict,), "form": _TEXT}
+_PURGED: Shape = {
+    "plan": _OPTIONAL, "commitments": _OPTIONAL, "state_mac": _OPTIONAL, "superseded": (bool,), "guarantee": _OPTIONAL,
+    "seeds_tainted": (bool, NoneType), "version": _OPTIONAL,
+}  # fmt: skip
+_RECOMPUTED: Shape = {
+    "state_mac_before": _OPTIONAL, "first_changed_step": _NUMBER, "recomputed_steps": _NUMBER,
+    "recomputed_rounds": _NUMBER, "model": _OPTIONAL,
+}  # fmt: skip
+
+
 def _check_shape(file: Path, statement: dict[str, Any]) -> None:
-    predicate, subject = statement.get("predicate"), statement.get("subject")
+    """Exactly what a receipt holds, so that nothing that was slipped in looks as if the run had vouched for it."""
     if statement.get("_type") != STATEMENT or statement.get("predicateType") != PREDICATE:
         raise ReceiptRefused(f"{file} is signed, but is no receipt of a request", hint="give a receipt")
-    sound = (
-        isinstance(predicate, dict)
-        and isinstance(predicate.get("request"), dict)
-        and predicate.get("form") in ("full", "public")
-        and isinstance(subject, list)
-        and (not subject or _is_state(subject))
-        and predicate.get("superseded", not subject) == (not subject)
-    )
-    if not sound:
+    top: Shape = {"_type": _TEXT, "predicateType": _TEXT, "subject": (list,), "predicate": (dict,)}
+    if not (_has_shape(statement, top) and _is_predicate(statement["predicate"]) and _is_subject(statement)):
         raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
 
 
-def _is_state(subject: list[Any]) -> bool:
-    one = subject[0] if len(subject) == 1 and isinstance(subject[0], dict) else {}
-    digest = one.get("digest")
-    return one.get("name") == "state" and isinstance(digest, dict) and isinstance(digest.get("blake2b-256"), str)
+def _is_predicate(predicate: dict[str, Any]) -> bool:
+    request: Any = predicate.get("request")
+    form = predicate.get("form")
+    if form not in ("full", "public") or not _has_shape(request, _REQUEST):
+        return False
+    public, purged = form == "public", request["state"] == Stage.PURGED
+    shape = _ALWAYS | (_PURGED if purged else {}) | (_RECOMPUTED if purged and not public else {})
+    place: Shape = {"head": _TEXT} if public else {"head": _TEXT, "sequence": (int,)}
+    times: Shape = dict.fromkeys(request["times"], _TEXT)
+    return (
+        _has_shape(predicate, shape) and _has_shape(predicate["chain"], place) and _has_shape(request["times"], times)
+    )
+
+
+def _is_subject(statement: dict[str, Any]) -> bool:
+    """The state after the request; nothing, if none was erased under it or it was superseded since."""
+    subject, superseded = statement["subject"], statement["predicate"].get("superseded", True)
+    if superseded or len(subject) != 1:
+        return superseded and not subject
+    state: Shape = {"name": _TEXT, "digest": (dict,)}
+    return (
+        _has_shape(subject[0], state)
+        and subject[0]["name"] == "state"
+        and _has_shape(subject[0]["digest"], {"blake2b-256": _TEXT})
+    )
+
+
+def _has_shape(value: Any, shape: Shape) -> bool:
+    """Whether it has these fields, of these types, and no others; a bool is no number here."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == shape.keys()
+        and all(type(value[name]) in kinds for name, kinds in shape.items())
+    )
 
 
 def recomputed_rounds(run: OpenRun, identifier: str) -> range:

@@ -1,9 +1,14 @@
-"""The events of a run in an append-only chain: each hash covers the event and the hash before it."""
+"""The events of a run in an append-only chain: each hash covers the event and the hash before it.
+
+Every event holds a random salt. Receipts name hashes, and all else in an event can be guessed: without a salt, whoever
+holds two receipts could try out what happened between them.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,6 +22,7 @@ CREATE TABLE events (
 );
 """
 _BEGINNING = bytes(32)
+_SALT, _SALT_BYTES = "salt", 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +45,7 @@ class EventChain:
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
         rows = self._database.rows("SELECT sequence, hash, time FROM events ORDER BY sequence DESC LIMIT 1")
         last, previous, before = rows[0] if rows else (0, _BEGINNING, "")
-        sequence, text = last + 1, json.dumps(body, sort_keys=True)
+        sequence, text = last + 1, json.dumps({**body, _SALT: secrets.token_hex(_SALT_BYTES)}, sort_keys=True)
         time = max(now(), before)  # a clock that was set back does not turn the story round
         self._database.run(
             "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
@@ -72,12 +78,12 @@ def now() -> str:
 
 
 def _told(body: str) -> dict[str, Any]:
-    """What an event says; nothing if it was altered beyond reading, which the chain then shows."""
+    """What an event says, without its salt; nothing if it was altered beyond reading, which the chain then shows."""
     try:
         told = json.loads(body)
     except ValueError:
         return {}
-    return told if isinstance(told, dict) else {}
+    return {key: value for key, value in told.items() if key != _SALT} if isinstance(told, dict) else {}
 
 
 def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:

@@ -15,43 +15,52 @@ from fedforget.store.files import storage_errors, write_durably
 
 PRIVATE, PUBLIC = "receipt-key.pem", "receipt-key.pub.pem"
 NAMES = (PRIVATE, PUBLIC)
+_ANOTHER = "restore both halves from a backup, or go on with another key: `fedforget receipt show --new-key`"
 
 
 def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
-    """The run's key, which the record knows by this id; a new one if it never had one."""
+    """The run's key, which the record knows by this id. Under the run's lock: a lost public half is written again."""
     path, public = run / PRIVATE, run / PUBLIC
     if not path.exists():
-        if public.exists() or known is not None:
-            raise RunDamaged(
-                f"{path} is missing; receipts that were signed with it still verify",
-                hint="restore it from a backup, or go on with another: `fedforget receipt show --new-key`",
-            )
-        _make(run)
-    with storage_errors(path):
-        data = path.read_bytes()
-    try:
-        key = serialization.load_pem_private_key(data, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise RunDamaged(f"{path} is damaged: it is no key", hint="restore it from a backup") from error
-    if not isinstance(key, Ed25519PrivateKey):
-        raise RunDamaged(f"{path} is no Ed25519 key", hint="restore it from a backup")
+        raise RunDamaged(f"{path} is missing; receipts that were signed with it still verify", hint=_ANOTHER)
+    key = read_private_key(path)
     if known is not None and key_id(key.public_key()) != known:
-        raise RunDamaged(f"{path} is not the key of this run", hint="restore it from a backup")
+        raise RunDamaged(f"{path} is not the key of this run", hint=_ANOTHER)
     pem = public_pem(key.public_key())
-    if not public.exists() or public.read_bytes() != pem:
+    with storage_errors(public):
+        right = public.exists() and public.read_bytes() == pem
+    if not right:
         if is_public_key(public):  # a valid other key: whichever was altered, neither may take the other's place
-            raise RunDamaged(f"{path} and {public} do not belong together", hint="restore both from a backup")
+            raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
         write_durably(public, pem)
     return key
 
 
-def replace_lost_key(run: Path) -> None:
-    """A new key where there was one, and is none."""
-    if (run / PRIVATE).exists():
-        raise InvalidInput(f"{run / PRIVATE} is there", hint="leave out --new-key")
-    with storage_errors(run / PUBLIC):
-        (run / PUBLIC).unlink(missing_ok=True)
-    _make(run)
+def settled_key(run: Path, known: str | None) -> Ed25519PrivateKey:
+    """The run's key; a new one if it never had one. Under the run's lock, and the record must note it before it signs.
+
+    So a key that the record doesn't know of has signed nothing: it was on its way when somebody was killed.
+    """
+    never = known is None and not any((run / name).exists() for name in NAMES)
+    return _make(run) if never else signing_key(run, known)
+
+
+def replaced_key(run: Path, known: str | None, *, fresh: bool) -> Ed25519PrivateKey:
+    """A new key where the one that the record knows is lost; under the run's lock, as above.
+
+    ``fresh``: the record has known it since the last thing that happened, so the same command may have been killed
+    after making it, and goes on with it.
+    """
+    try:
+        key = signing_key(run, known)
+    except RunDamaged:
+        return _make(run)
+    if known is not None and not fresh:
+        raise InvalidInput(
+            f"{run / PRIVATE} is there, and is the key of this run",
+            hint="leave out --new-key; to give up a key that is not lost, move both its files away first",
+        )
+    return key
 
 
 def is_public_key(path: Path) -> bool:
@@ -62,10 +71,12 @@ def is_public_key(path: Path) -> bool:
     return True
 
 
-def _make(run: Path) -> None:
+def _make(run: Path) -> Ed25519PrivateKey:
+    """The private half first: a public one without it says that a key was lost."""
     key = Ed25519PrivateKey.generate()
-    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    write_durably(run / PRIVATE, pem, mode=0o600)
+    write_durably(run / PRIVATE, private_pem(key), mode=0o600)
+    write_durably(run / PUBLIC, public_pem(key.public_key()))
+    return key
 
 
 def key_id(key: Ed25519PublicKey) -> str:
@@ -73,8 +84,25 @@ def key_id(key: Ed25519PublicKey) -> str:
     return hashlib.blake2b(key.public_bytes_raw(), digest_size=16, person=b"fedforget/keyid").hexdigest()
 
 
+def private_pem(key: Ed25519PrivateKey) -> bytes:
+    kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, *kind)
+
+
 def public_pem(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_private_key(path: Path) -> Ed25519PrivateKey:
+    with storage_errors(path):
+        data = path.read_bytes()
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RunDamaged(f"{path} is damaged: it is no key", hint=_ANOTHER) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise RunDamaged(f"{path} is no Ed25519 key", hint=_ANOTHER)
+    return key
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
