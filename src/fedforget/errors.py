@@ -87,7 +87,7 @@ class RunDamaged(FedForgetError):
 
 
 class CommitsLost(RunDamaged):
-    """The same name and number: what is to be done is the same."""
+    code = "commits-lost"
 
 
 class RunTooNew(FedForgetError):

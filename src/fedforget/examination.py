@@ -14,17 +14,18 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, story
+from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, story, wal
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import digest
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER
+from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 from fedforget.store.validation import require_schema, validate_clients, validate_record, validate_server
+from fedforget.store.wholeness import require_whole
 
 _OF_THE_MACHINE = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
@@ -76,6 +77,9 @@ class Examination:
             )
         if self._server is not None and self._clients is not None:
             yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
+            if self._trail is not None and not self._seals and all(check.ok for check in files):
+                whole = partial(_fits_together, self._server, self._clients, self._trail)
+                yield _examined("what a crash left", whole, _LOST_COMMITS)
         yield from self._models(replayable=all(check.ok for check in files))
         if self._trail is not None:
             yield _examined("event chain", partial(_chain, self._trail), f"the record was altered: {_LOST_RECORD}")
@@ -93,6 +97,8 @@ class Examination:
         seals = trail.seals.all()
         if not seals:
             validate_record(trail.database)
+        elif logs := logs_beside(self._path):
+            raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
         elif seals.get(OWN_SEAL) != trail.seals.content_digest():
             raise self._unlike_its_seal(RECORD)
         self._seals = seals
@@ -157,6 +163,10 @@ class Examination:
         return self._database(name)
 
     def _database(self, name: str, **kind: Any) -> Database:
+        """Not opened beside a damaged log: SQLite would fold in what it can read of it, and delete the rest."""
+        problem = wal.problem_of(self._path / name)
+        if problem is not None:
+            raise RunDamaged(problem)
         database = Database(self._path / name, **kind)
         self._opened.callback(database.close)
         return database
@@ -229,6 +239,7 @@ class Examination:
 _LOST_PLAN = "restore it from a backup: it cannot be rebuilt, what was decided stands nowhere else"
 _LOST_SERVER = "restore it from a backup: it cannot be rebuilt, the server's seed and the roster stand nowhere else"
 _LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, the clients' seeds and id lists stand nowhere else"
+_LOST_COMMITS = "restore the whole run directory from a backup: what was committed since stands nowhere else"
 _LOST_SEEDS = "restore what is named from a backup: seeds cannot be rebuilt, they stand nowhere else"
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, the trail stands nowhere else"
 _LOST_KEY = (
@@ -276,6 +287,11 @@ def _is_of_the_machine(error: Exception) -> bool:
 
 def is_read_only(path: Path) -> bool:
     return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+
+
+def _fits_together(server: ServerStore, clients: ClientStore, trail: Record) -> str:
+    require_whole(server, clients, trail)
+    return "fits together; the next command goes on from there"
 
 
 def _whole(models: ModelFiles, name: str) -> str:

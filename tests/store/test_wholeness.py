@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from fedforget import Request
+from fedforget.doctor import examine
 from fedforget.errors import FedForgetError, RunDamaged
 from fedforget.store import wal
 from fedforget.store.batches import Batches
@@ -118,6 +119,7 @@ def went_on(path: Path, target: Request, wanted: dict[str, bytes]) -> bool:
     if refusal is not None:
         assert str(path) in refusal.message
         assert refusal.hint
+        assert not all(check.ok or check.name == "requests" for check in examine(path)), "the doctor notices"
         with pytest.raises(FedForgetError):  # nothing is served, and it is found again
             run.export(path.with_name("model.safetensors"))
         return False

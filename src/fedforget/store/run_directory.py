@@ -274,13 +274,17 @@ def _check_logs(path: Path) -> None:
             raise RunDamaged(problem, hint="restore the whole run directory from a backup; see `fedforget doctor`")
 
 
+def logs_beside(path: Path) -> list[str]:
+    """Logs of the function's databases: there while somebody works, and after a crash."""
+    return [name + wal.SUFFIX for name in (SERVER, CLIENTS) if wal.has_content(path / name)]
+
+
 def _check_seals(path: Path, trail: Record) -> None:
     """What was closed properly must be found as it was left."""
     seals = trail.seals.all()
-    logs = [name + wal.SUFFIX for name in (SERVER, CLIENTS) if _has_content(path / (name + wal.SUFFIX))]
-    if seals and logs and trail.seals.all() == seals:  # seals are broken before the first commit
+    if seals and logs_beside(path) and trail.seals.all() == seals:  # seals are broken before the first commit
         raise CommitsLost(
-            f"{path / RECORD} has lost commits: it knows nothing of {logs[0]}",
+            f"{path / RECORD} has lost commits: it knows nothing of {logs_beside(path)[0]}",
             hint="restore the whole run directory from a backup; see `fedforget doctor`",
         )
     if seals and seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
@@ -299,10 +303,6 @@ def _check_seals(path: Path, trail: Record) -> None:
                 f"{which} is damaged: it is not what it was when the run was last closed",
                 hint="restore it from a backup; see `fedforget doctor`",
             )
-
-
-def _has_content(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size > 0
 
 
 def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:

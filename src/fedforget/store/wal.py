@@ -17,6 +17,11 @@ _MAGIC = {0x377F0682: "<", 0x377F0683: ">"}  # which says how the words of a che
 _WORD = 2**32 - 1
 
 
+def has_content(database: Path) -> bool:
+    log = database.with_name(database.name + SUFFIX)
+    return log.is_file() and log.stat().st_size > 0
+
+
 def problem_of(database: Path) -> str | None:
     """What is wrong with the log beside a database that nobody has open; None if nothing is, or there is no log."""
     path = database.with_name(database.name + SUFFIX)
