@@ -24,10 +24,11 @@ from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
 from fedforget.overview import Status, export_run, status_of, withdrawn_error
 from fedforget.store import run_directory
+from fedforget.store.birth import Birth, create
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.policy import Policy
 from fedforget.store.requests import Basis, Receipt, Submission
-from fedforget.store.run_directory import Birth, OpenRun
+from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.targets import preview
 from fedforget.training.streams import one_thread, own_streams
@@ -105,7 +106,7 @@ class Run:
             contents=lambda client: self._data.contents(client, members[client]),
             initial=State(weights_of(self._module)),
         )
-        run_directory.create(self.path, birth)
+        create(self.path, birth)
 
     def _require_same(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
         """The same command again goes on; another plan, seed or roster would be another run."""

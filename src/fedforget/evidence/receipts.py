@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from types import NoneType
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.envelope import Envelope, seal, unseal
+from fedforget.evidence.receipt_shape import PREDICATE, STATEMENT, require_shape
 from fedforget.store import run_directory, story
 from fedforget.store.chain import Event
 from fedforget.store.commitments import commitments_digest
@@ -24,9 +24,6 @@ from fedforget.store.requests import Stage
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
-STATEMENT = "https://in-toto.io/Statement/v1"
-PREDICATE = "urn:fedforget:receipt:1"
-Shape = dict[str, tuple[type, ...]]  # the fields that something has, and their types
 _DAY = len("2027-01-31")
 _SPELT = {
     "commitments": "set of commitments to seeds",
@@ -191,7 +188,7 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
             f"{file} is no signed receipt: not JSON", hint="`fedforget receipt show RUN ID` writes one"
         ) from error
     statement = unseal(envelope, key)
-    _check_shape(file, statement)
+    require_shape(file, statement)
     return ReceiptCheck(signature_ok=True, statement=statement)
 
 
@@ -300,67 +297,6 @@ def _digest_in(statement: dict[str, Any]) -> str | None:
     if not subject:
         return None
     return str(subject[0]["digest"]["blake2b-256"])
-
-
-_TEXT, _OPTIONAL, _NUMBER = (str,), (str, NoneType), (int, NoneType)
-_REQUEST: Shape = {
-    "id": _TEXT, "pseudonym": _OPTIONAL, "level": _TEXT, "basis": _TEXT, "state": _TEXT, "times": (dict,),
-    "deadline": _OPTIONAL, "reason": _OPTIONAL,
-}  # fmt: skip
-_ALWAYS: Shape = {"request": (dict,), "chain": (dict,), "form": _TEXT}
-_PURGED: Shape = {
-    "plan": _OPTIONAL, "commitments": _OPTIONAL, "state_mac": _OPTIONAL, "superseded": (bool,), "guarantee": _OPTIONAL,
-    "seeds_tainted": (bool, NoneType), "version": _OPTIONAL,
-}  # fmt: skip
-_RECOMPUTED: Shape = {
-    "state_mac_before": _OPTIONAL, "first_changed_step": _NUMBER, "recomputed_steps": _NUMBER,
-    "recomputed_rounds": _NUMBER, "model": _OPTIONAL,
-}  # fmt: skip
-
-
-def _check_shape(file: Path, statement: dict[str, Any]) -> None:
-    """Exactly what a receipt holds, so that nothing that was slipped in looks as if the run had vouched for it."""
-    if statement.get("_type") != STATEMENT or statement.get("predicateType") != PREDICATE:
-        raise ReceiptRefused(f"{file} is signed, but is no receipt of a request", hint="give a receipt")
-    top: Shape = {"_type": _TEXT, "predicateType": _TEXT, "subject": (list,), "predicate": (dict,)}
-    if not (_has_shape(statement, top) and _is_predicate(statement["predicate"]) and _is_subject(statement)):
-        raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
-
-
-def _is_predicate(predicate: dict[str, Any]) -> bool:
-    request: Any = predicate.get("request")
-    form = predicate.get("form")
-    if form not in ("full", "public") or not _has_shape(request, _REQUEST):
-        return False
-    public, purged = form == "public", request["state"] == Stage.PURGED
-    shape = _ALWAYS | (_PURGED if purged else {}) | (_RECOMPUTED if purged and not public else {})
-    place: Shape = {"head": _TEXT} if public else {"head": _TEXT, "sequence": (int,)}
-    times: Shape = dict.fromkeys(request["times"], _TEXT)
-    return (
-        _has_shape(predicate, shape) and _has_shape(predicate["chain"], place) and _has_shape(request["times"], times)
-    )
-
-
-def _is_subject(statement: dict[str, Any]) -> bool:
-    """The state after the request; nothing, if none was erased under it or it was superseded since."""
-    subject, superseded = statement["subject"], statement["predicate"].get("superseded", True)
-    if superseded or len(subject) != 1:
-        return superseded and not subject
-    state: Shape = {"name": _TEXT, "digest": (dict,)}
-    return (
-        _has_shape(subject[0], state)
-        and subject[0]["name"] == "state"
-        and _has_shape(subject[0]["digest"], {"blake2b-256": _TEXT})
-    )
-
-
-def _has_shape(value: Any, shape: Shape) -> bool:
-    """Whether it has these fields, of these types, and no others; a bool is no number here."""
-    return (
-        isinstance(value, dict)
-        and value.keys() == shape.keys()
-        and all(type(value[name]) in kinds for name, kinds in shape.items())
-    )
 
 
 def recomputed_rounds(run: OpenRun, identifier: str) -> range:

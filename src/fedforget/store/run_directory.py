@@ -14,28 +14,23 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedforget.algorithm.ids import Id
-from fedforget.algorithm.ports import State
-from fedforget.algorithm.seeds import Seed
 from fedforget.errors import (
     CommitsLost,
     FedForgetError,
-    InvalidInput,
     RunBusy,
     RunDamaged,
     StorageFailed,
     UnfinishedRequest,
 )
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, wal, wholeness
+from fedforget.store import client_store, plan_file, record, server_store, wal, wholeness
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
-from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
+from fedforget.store.files import TEMPORARY, digest, storage_errors, write_durably
 from fedforget.store.inbox import Inbox
 from fedforget.store.lock import RunLock, looking, undisturbed
 from fedforget.store.model_files import ModelFiles
@@ -54,7 +49,6 @@ from fedforget.store.write_behind import WriteBehind
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
 RECORD_FORMAT: Mapping[str, Any] = {"version": record.VERSION, "migrations": record.MIGRATIONS}
-_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, *receipt_key.NAMES}
 
 _LARGE = 2**20  # bytes of a model that takes a while to write
 
@@ -92,56 +86,6 @@ class OpenRun:
 
 def is_run(path: Path) -> bool:
     return (path / plan_file.NAME).exists()
-
-
-@dataclass(frozen=True, slots=True)
-class Birth:
-    """What a run starts from."""
-
-    file: PlanFile
-    server_seed: Seed
-    seed_origin: str
-    client_seeds: Mapping[Id, Seed]
-    contents: Callable[[Id], Iterable[tuple[Id, bytes]]]
-    initial: State
-
-
-def create(path: Path, birth: Birth) -> None:
-    """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
-    with storage_errors(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the seeds
-    with storage_errors(path):
-        _refuse_foreign(path)
-    with RunLock(path):
-        if is_run(path):
-            return
-        _refuse_used(path)
-        _wipe(path)
-        with storage_errors(path):
-            (path / MODELS).mkdir()
-        server = Database(path / SERVER, server_store.SCHEMA, create=True)
-        clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
-        trail = Database(path / RECORD, record.SCHEMA, version=record.VERSION, create=True)
-        ServerStore.create(
-            server,
-            ModelFiles(path / MODELS),
-            seed=birth.server_seed,
-            seed_origin=birth.seed_origin,
-            plan_digest=birth.file.digest,
-            commitments={client: seed.commitment for client, seed in birth.client_seeds.items()},
-            initial=birth.initial,
-        )
-        with clients.transaction():
-            for client, seed in birth.client_seeds.items():
-                ClientStore(clients).add(client, seed, birth.contents(client))
-        Record(trail).create(birth.seed_origin)
-        server.close_canonical()
-        clients.close_canonical()
-        Record(trail).seals.set({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})
-        trail.close_canonical()
-        with storage_errors(path):
-            sync_directory(path.absolute().parent)
-        write_durably(path / plan_file.NAME, birth.file.encode())
 
 
 @contextlib.contextmanager
@@ -345,47 +289,3 @@ def _close_all(run: OpenRun, *, seal: bool) -> FedForgetError | None:
             database.close()
             failure = failure or error
     return failure
-
-
-def _refuse_foreign(path: Path) -> None:
-    foreign = [
-        entry.name
-        for entry in path.iterdir()
-        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, CLIENTS, RECORD))
-        and not entry.name.endswith(TEMPORARY)
-    ]  # fmt: skip
-    if foreign and not is_run(path):
-        raise InvalidInput(
-            f"{path} exists and is not a run (it holds {foreign[0]})", hint="choose a new or empty directory for --out"
-        )
-
-
-def _refuse_used(path: Path) -> None:
-    """A plan is durable before the first round and the first request: without it, a run that has either lost it."""
-    used = 0
-    for name, sql in (
-        (SERVER, "SELECT count(*) FROM rounds WHERE round > 0"),
-        (RECORD, "SELECT count(*) FROM requests"),
-    ):
-        with contextlib.suppress(FedForgetError):
-            database = Database(path / name, **(RECORD_FORMAT if name == RECORD else {}))
-            try:
-                used += database.rows(sql)[0][0]
-            finally:
-                database.close()
-    if used:
-        raise RunDamaged(
-            f"{path / plan_file.NAME} is missing, but the run has rounds or requests", hint="restore it from a backup"
-        )
-
-
-def _wipe(path: Path) -> None:
-    """A directory killed before its plan was durable starts anew."""
-    with storage_errors(path):
-        for entry in path.iterdir():
-            if entry.name == "lock":
-                continue
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            else:
-                entry.unlink()
