@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 
 from fedforget import Request, Run, read_receipt
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.store import files, run_directory, story
+from fedforget.store import database, files, inbox, model_files, run_directory, story
 from fedforget.store.database import Database
 from fedforget.store.inbox import Inbox
 from fedforget.store.policy import Policy
@@ -80,8 +80,8 @@ def killed_at(moment: int, act: Callable[[], object]) -> bool:
             real_sync(path)
 
         Database.transaction = transaction  # type: ignore[method-assign]
-        files.sync_directory = sync_directory
-        run_directory.sync_directory = sync_directory  # type: ignore[attr-defined]
+        for module in (files, database, model_files, inbox):
+            module.sync_directory = sync_directory  # type: ignore[attr-defined]
         code = 1
         try:
             act()
