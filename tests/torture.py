@@ -25,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 FILES = (
     "tests/cli/test_kill.py", "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
-    "tests/cli/test_damage.py", "tests/store/test_seals.py", "tests/cli/test_interruptions.py",
-    "tests/cli/test_resources.py",
+    "tests/store/test_wholeness.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
+    "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
 )  # fmt: skip
 PYTEST = ("-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "-m", "slow or not slow")
 HANG = "faulthandler_timeout=3600"  # a single test may try many hundred points
@@ -99,7 +99,8 @@ Limits on open files, and on memory in a worker, are tried as well, and not coun
         "Damaged files",
         """Bytes are flipped in every region of each file of a run, wholly or in one bit, and each file is cut. Every
 command must name the file and refuse, or give the answer that the whole run gives because it does not rely on the
-file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.)""",
+file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.) The write-ahead logs that
+a crash leaves are altered, cut at and inside every frame, and deleted: refused by name, or nothing was lost.""",
     ),
     (
         "lives",
