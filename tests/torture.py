@@ -99,8 +99,8 @@ Limits on open files, and on memory in a worker, are tried as well, and not coun
         "Damaged files",
         """Bytes are flipped in every region of each file of a run, wholly or in one bit, and each file is cut. Every
 command must name the file and refuse, or give the answer that the whole run gives because it does not rely on the
-file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.) The write-ahead logs that
-a crash leaves are altered, cut at and inside every frame, and deleted: refused by name, or nothing was lost.""",
+file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.) The write-ahead logs
+that a crash leaves are altered, cut at and inside every frame, and deleted: refused by name, or nothing was lost.""",
     ),
     (
         "lives",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -209,17 +210,20 @@ class Run:
         check_eval_every(eval_every)
         with self._at_work() as run:
             erasure, book = self._erasure(run, on_round, eval_every), run.record.book
-            met = {  # also those that were begun with and interrupted
+            met: dict[str, Request | None] = {  # also those that were begun with and interrupted
                 identifier: request
                 for intent in run.record.batches.pending()
-                for identifier, request in zip(intent.ids, intent.decision.requests, strict=True)
+                for identifier, request in zip_longest(intent.ids, intent.decision.requests)  # while purging, no names
             }
             waiting = book.waiting()
             if everything or run.record.policy.is_due(book.receipts_of(list(waiting))):
                 erasure.begin(waiting)
                 met |= waiting
             erasure.settle()
-            return told_back(book.receipts_of(list(met)), list(met.values()))
+            return [
+                receipt if request is None else told_back([receipt], [request])[0]
+                for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
+            ]
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
         """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""

@@ -19,7 +19,7 @@ import pytest
 from fedforget import LocalOptimizer, Plan, Request
 from fedforget.erasure import hand_in
 from fedforget.errors import FedForgetError
-from fedforget.store import database, files, inbox, model_files, run_directory
+from fedforget.store import birth, database, files, inbox, model_files
 from fedforget.store.requests import Submission
 from fedforget.store.write_behind import WriteBehind
 from tests.helpers import function_files, scratch
@@ -519,7 +519,7 @@ def do_not_sync(_: Path) -> None:
     pass
 
 
-WRITERS = [(module, "write_durably") for module in (inbox, model_files, run_directory)]
+WRITERS = [(module, "write_durably") for module in (inbox, model_files, birth)]
 WRONG = {
     "data not synced": (WRITERS, write_without_sync, "train"),
     "data of a request not synced": (WRITERS, write_without_sync, "hand in"),
