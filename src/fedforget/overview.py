@@ -12,7 +12,6 @@ from fedforget.store.files import storage_errors, write_durably
 from fedforget.store.run_directory import OpenRun
 
 SAFETENSORS = ".safetensors"
-EXPORTS = (SAFETENSORS, ".pt", ".pth", ".bin")  # all others are PyTorch's
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +93,9 @@ def is_safetensors(file: Path) -> bool:
 
 
 def _check_place(path: Path, file: Path) -> None:
-    """A mistyped name must not become a new directory, or a file of another format than its name says."""
+    """A mistyped name must not become a new directory."""
     if file.resolve().is_relative_to(path.resolve()):
         raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
-    if file.suffix.lower() not in EXPORTS:
-        raise InvalidInput(f"cannot export to {file}", hint=f"give a file that ends in {', '.join(EXPORTS)}")
     with storage_errors(file):
         if not file.parent.is_dir():
             raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")

@@ -348,7 +348,7 @@ class Run:
         return found
 
     def export(self, file: str | Path) -> Path:
-        """The current model as a plain PyTorch state_dict (.pt, .pth, .bin) or as .safetensors."""
+        """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
         export_run(self.path, Path(file))
         return Path(file)
 

@@ -295,14 +295,6 @@ def test_export_makes_no_directories(unchanged: Path, tmp_path: Path, name: str)
     assert not (tmp_path / "below").exists()
 
 
-@pytest.mark.parametrize("name", ["model", "model.onnx", "model.pt.gz", "model.safetensor", ".pt"])
-def test_export_writes_no_format_that_the_name_does_not_say(unchanged: Path, tmp_path: Path, name: str) -> None:
-    error = refused(3, "invalid-input", "export", unchanged, tmp_path / name)
-    assert str(tmp_path / name) in error["message"]
-    assert ".safetensors, .pt, .pth, .bin" in error["hint"]
-    assert not (tmp_path / name).exists()
-
-
 @pytest.mark.parametrize("name", ["server.db", "plan.toml", "models/model.pt", "new.pt"])
 def test_export_does_not_write_into_the_run(unchanged: Path, name: str) -> None:
     error = refused(3, "invalid-input", "export", unchanged, unchanged / name)

@@ -81,7 +81,7 @@ def state(run: RunPath, as_json: JsonOption = False) -> None:
 @app.command()
 def export(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or .pt, .pth, .bin for a PyTorch state_dict.")],
+    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or anything else for a PyTorch state_dict.")],
     as_json: JsonOption = False,
 ) -> None:
     """Write the current model as a plain PyTorch state_dict or as safetensors."""
