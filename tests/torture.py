@@ -28,7 +28,8 @@ FILES = (
     "tests/store/test_wholeness.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
     "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
 )  # fmt: skip
-PYTEST = ("-n", "logical", "--maxprocesses", "8", "--dist", "worksteal", "-m", "slow or not slow")
+ONE_BY_ONE = ("--dist", "load", "--maxschedchunk", "1")  # the longest come first; whoever is free takes the next
+PYTEST = ("-n", "logical", "--maxprocesses", "8", *ONE_BY_ONE, "-m", "slow or not slow")
 HANG = "faulthandler_timeout=3600"  # a single test may try many hundred points
 
 
