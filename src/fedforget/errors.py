@@ -25,8 +25,6 @@ The library raises these; only the command line turns them into exit codes.
 
 from __future__ import annotations
 
-import errno
-
 
 class FedForgetError(Exception):
     """An error with a stable ``code``, a one-line message and a hint that says what to do."""
@@ -132,15 +130,3 @@ class ReceiptRefused(FedForgetError):
 class OutOfMemory(FedForgetError):
     code = "out-of-memory"
     exit_code = 14
-
-
-SHORT_OF_MEMORY = "use fewer workers (--workers), smaller batches or a smaller model, or free some memory,"
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Python, the operating system and torch each have their own way to say it."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("can't allocate memory", "not enough memory", "Cannot allocate memory")
-    )

@@ -618,3 +618,11 @@ def test_errors_are_one_json_object_on_one_line(tmp_path: Path) -> None:
     assert json.loads(result.err).keys() == {"error"}
     assert json.loads(result.err)["error"].keys() == {"code", "message", "hint"}
     assert result.err.count("\n") == 1
+
+
+def test_lack_of_memory_is_named(unchanged: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def short(*given: object, **named: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("fedforget.builtin.open_run", short)
+    assert "workers" in refused(14, "out-of-memory", "train", unchanged)["hint"]

@@ -15,7 +15,8 @@ import click
 import typer
 
 from fedforget import __version__
-from fedforget.errors import SHORT_OF_MEMORY, FedForgetError, OutOfMemory, is_lack_of_memory
+from fedforget.errors import FedForgetError, OutOfMemory
+from fedforget.federation import shortage
 
 EXIT_VERIFICATION_FAILED = 1
 EXIT_USAGE = 2
@@ -91,10 +92,10 @@ def main(arguments: list[str] | None = None) -> None:
         _complain(as_json, name, word, "what was committed is kept; give the same command again to go on")
     except Exception as error:
         logging.getLogger("fedforget").exception("unexpected")
-        if is_lack_of_memory(error):
+        if shortage.is_lack_of_memory(error):
             _complain(
                 as_json, OutOfMemory.code, f"there is not enough memory: {str(error) or type(error).__name__}",
-                f"{SHORT_OF_MEMORY} and give the same command again: what was committed is kept",
+                f"{shortage.REMEDY} and give the same command again: what was committed is kept",
             )  # fmt: skip
             sys.exit(OutOfMemory.exit_code)
         what = f"{type(error).__name__}: {error}"

@@ -23,7 +23,8 @@ from fedforget.algorithm.ports import (
     TrainReply,
     TrainTask,
 )
-from fedforget.errors import SHORT_OF_MEMORY, FedForgetError, TrainingFailed, is_lack_of_memory
+from fedforget.errors import FedForgetError, TrainingFailed
+from fedforget.federation import shortage
 
 
 class InlineFederation:
@@ -72,7 +73,7 @@ class InlineFederation:
         except FedForgetError:
             raise
         except Exception as error:
-            remedy = SHORT_OF_MEMORY if is_lack_of_memory(error) else "correct the model or the data"
+            remedy = shortage.REMEDY if shortage.is_lack_of_memory(error) else "correct the model or the data"
             raise TrainingFailed(
                 f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
                 hint=f"{remedy} and give the same command again",

@@ -1,0 +1,16 @@
+"""Lack of memory: how it shows, and what to do about it."""
+
+from __future__ import annotations
+
+import errno
+
+REMEDY = "use fewer workers (--workers), smaller batches or a smaller model, or free some memory,"
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Python, the operating system and torch each have their own way to say it."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+    )
