@@ -20,6 +20,7 @@ from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, NonFiniteLoss, PlanRefused, TrainingFailed
+from fedforget.training import dense
 from fedforget.training.evaluation import TestSet
 from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
@@ -43,6 +44,7 @@ def samples(seed: int = 0) -> dict[int, tuple[np.ndarray, int]]:
     return {i: (generator.normal(size=FEATURES).astype(np.float32), i % CLASSES) for i in range(6)}
 
 
+SGD = LocalOptimizer(0.1)
 DATA = FederatedData({3: samples(3), "a": samples(4)})
 
 
@@ -55,12 +57,24 @@ def two_layers() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.Tanh(), nn.Linear(5, CLASSES))
 
 
+def three_layers() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 7), nn.Tanh(), nn.Linear(7, 50), nn.ReLU(), nn.Linear(50, CLASSES))
+
+
 def with_dropout() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 8), nn.Dropout(0.5), nn.Linear(8, CLASSES))
 
 
 def with_batch_norm() -> nn.Module:
     return nn.Sequential(nn.Linear(FEATURES, 5), nn.BatchNorm1d(5), nn.Linear(5, CLASSES))
+
+
+@pytest.fixture(params=[False, True], ids=["small", "large"])
+def _large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every dense layer count as a large one, whose gradient is never written out, or none."""
+    if request.param:
+        monkeypatch.setattr(dense, "_LARGE", 1)
+        monkeypatch.setattr(dense, "_BLOCK", 100)
 
 
 def work(
@@ -90,7 +104,8 @@ def tensors(client: Any, batch: Any) -> tuple[Tensor, Tensor]:
 
 @pytest.mark.parametrize("momentum", [0.0, 0.9])
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
-@pytest.mark.parametrize("make", [two_layers, with_batch_norm])
+@pytest.mark.parametrize("make", [two_layers, three_layers, with_batch_norm])
+@pytest.mark.usefixtures("_large")
 def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: float, weight_decay: float) -> None:
     learner = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, momentum, weight_decay))
     reference = seeded(make)
@@ -103,6 +118,7 @@ def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: fl
     assert same(learner.train(work(seeded(make))), weights_of(reference))
 
 
+@pytest.mark.usefixtures("_large")
 def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
     """The gradient of loss + μ/2·‖θ − θ_start‖², by autograd."""
     mu, start = 0.7, seeded(two_layers)
@@ -125,7 +141,8 @@ def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
 
 
 @pytest.mark.parametrize("settings", [LocalOptimizer(0.1), LocalOptimizer(0.1, 0.9, 0.01, prox=0.3)])
-@pytest.mark.parametrize("make", [two_layers, with_dropout, with_batch_norm])
+@pytest.mark.parametrize("make", [two_layers, three_layers, with_dropout, with_batch_norm])
+@pytest.mark.usefixtures("_large")
 @pytest.mark.parametrize("cuts", [(1,), (2,), (3,), (1, 2, 3)])
 def test_a_round_that_is_cut_is_the_same_round(
     make: Callable[[], nn.Module], settings: LocalOptimizer, cuts: tuple[int, ...]
@@ -145,6 +162,57 @@ def test_a_round_that_is_cut_is_the_same_round(
         }
     assert found is not None
     assert same(found, expected)
+
+
+@pytest.mark.parametrize("make", [two_layers, with_batch_norm])
+def test_the_outcome_is_put_where_it_is_wanted(make: Callable[[], nn.Module]) -> None:
+    learner, start = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(make))
+    for part in (start, start.part(0, 2)):
+        expected = learner.train(part)
+        room = {name: np.empty_like(array) for name, array in expected.items()}
+        assert learner.train(replace(part, into=room)) is room
+        assert same(room, expected)
+
+
+def test_an_outcome_is_not_touched_by_what_is_trained_next() -> None:
+    learner, start = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(two_layers))
+    for part in (start, start.part(0, 2)):
+        found = learner.train(part)
+        before = {name: array.copy() for name, array in found.items()}
+        learner.train(work(seeded(two_layers, seed=8), "a"))
+        assert same(found, before)
+
+
+def test_where_the_loss_means_something_else_autograd_does_it_all() -> None:
+    """Probabilities instead of classes: the chain's end is known, but not with such labels."""
+    generator = np.random.default_rng(1)
+    x, y = generator.normal(size=(6, FEATURES)).astype(np.float32), generator.random((6, CLASSES)).astype(np.float32)
+    learner = TorchLearner(seeded(two_layers), FederatedData({3: dict(enumerate(zip(x, y, strict=True)))}), SGD)
+    reference = seeded(two_layers)
+    optimiser = torch.optim.SGD(reference.parameters(), lr=0.1)
+    for batch in BATCHES:
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(reference(torch.from_numpy(x[[*batch]])), torch.from_numpy(y[[*batch]])).backward()
+        optimiser.step()
+    assert same(learner.train(work(seeded(two_layers))), weights_of(reference))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_weights_that_end_up_infinite_are_refused(value: float) -> None:
+    """The loss of the last step is that of the weights before it."""
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
+    start = work(module)
+    start.model["0.weight"][0, 0], start.model["1.weight"][:, 0] = value, 0.0
+    learner = TorchLearner(module, DATA, SGD)
+    with pytest.raises(NonFiniteLoss, match="step 4"):
+        learner.train(replace(start, rows=start.rows[:0], streams=(), done=4))
+
+
+def test_large_weights_are_finite_although_their_sum_is_not() -> None:
+    module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
+    start = work(module)
+    start.model["0.weight"][:] = np.finfo(np.float32).max
+    assert same(TorchLearner(module, DATA, SGD).train(replace(start, rows=start.rows[:0], streams=())), start.model)
 
 
 def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() -> None:

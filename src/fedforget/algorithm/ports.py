@@ -125,6 +125,8 @@ class LocalRound:
 
     A round may be cut in two (``PausableLearner``): ``done`` steps came before these, ``halfway`` is what was handed
     over after them, and ``unfinished`` asks for a hand-over instead of a model.
+
+    ``into`` is where the outcome may be put and returned from, laid out like it, to spare a copy.
     """
 
     round: int
@@ -136,6 +138,7 @@ class LocalRound:
     done: int = 0
     halfway: Any = None
     unfinished: bool = False
+    into: Any = None
 
     @property
     def batches(self) -> tuple[tuple[Id, ...], ...]:

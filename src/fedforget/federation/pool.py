@@ -188,19 +188,21 @@ class PoolFederation(InlineFederation):
 
     def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Any]:
         task, asked = question
+        room = (self._halfway if asked.unfinished else self._results)[task : task + 1]
+        into = room[0].views() if room else None
         work = replace(
             asked,
+            into=into,
             model=self._model.views() if asked.model is None else asked.model,
             samples=self._heard.setdefault(asked.client, asked.samples),
             halfway=self._halfway[task].views() if asked.done else None,
         )
         trained = self._train_one(work)
-        if work.unfinished:
-            self._halfway[task].write(trained)
-        elif task < len(self._results) and self._results[task].fits(trained):
-            self._results[task].write(trained)
-        else:
+        if trained is into:
+            return True, None
+        if not work.unfinished and not (room and room[0].fits(trained)):
             return False, trained
+        room[0].write(trained)
         return True, None
 
 

@@ -1,13 +1,16 @@
-"""Gradients of small dense networks, without a tape.
+"""The dense layers at the end of a network, without a tape.
 
-A step of a small network is mostly autograd's book-keeping. Where a module is nothing but linear layers with ReLU
-between them, under cross-entropy, its gradients are a few matrix products: those that autograd would run, in the same
-order, so that every bit is the same (tested), in half the time. Any other module goes through autograd.
+A step of a small network is mostly autograd's book-keeping, and a step of a large dense layer mostly the writing and
+reading of its gradient. Where a module is a chain that ends in linear layers with ReLU between them, under
+cross-entropy, their gradients are a few matrix products: those that autograd would run, in the same order, so that
+every bit is the same (tested). Those of large layers are multiplied out block by block as the step needs them, and
+never leave the processor's cache. What comes before, and any other module, goes through autograd.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -19,12 +22,43 @@ _log_softmax_slope = torch.ops.aten._log_softmax_backward_data.default
 _relu_slope = torch.ops.aten.threshold_backward.default
 _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored class
 _ROWS = 2  # dimensions of a batch of vectors
+_PAIR = 2  # a linear layer and its ReLU
+_BLOCK = 2**16  # weights at a time
+_FEWEST = 16  # rows at a time: products of one or two rows are summed in another order
+_LARGE = 2**18  # weights from which on a gradient is not written out
 
 
-class DenseNetwork:
-    """The weights of a module that ``dense_network`` knows; they are the module's own, not copies."""
+@dataclass(frozen=True, slots=True)
+class Products:
+    """The gradient of a large layer's weights: the sum over a batch of slope times input, not yet multiplied out."""
 
-    def __init__(self, layers: Sequence[nn.Linear], *, flatten: bool) -> None:
+    slope: Tensor
+    inputs: Tensor
+
+    def blocks(self) -> Iterator[tuple[slice, Tensor]]:
+        """Some rows at a time, each in the place of the last."""
+        turned, rows, width = self.slope.t(), self.slope.shape[1], self.inputs.shape[1]
+        count = max(1, min(rows // _FEWEST, -(-rows * width // _BLOCK)))
+        edges = [rows * place // count for place in range(count + 1)]
+        room = self.inputs.new_empty(-(-rows // count), width)
+        for start, stop in pairwise(edges):
+            yield slice(start, stop), torch.mm(turned[start:stop], self.inputs, out=room[: stop - start])
+
+    def whole(self) -> Tensor:
+        return self.slope.t().mm(self.inputs)
+
+
+Gradient = Tensor | Products
+
+
+class DenseTail:
+    """The end of a module, as ``dense_tail`` finds it, and what comes before; the weights are the module's own."""
+
+    def __init__(self, chain: Sequence[nn.Module], first: int, *, flatten: bool) -> None:
+        layers = [part for part in chain[first:] if isinstance(part, nn.Linear)]
+        front = chain[: first - flatten]
+        self.front, self.after = nn.Sequential(*front), nn.Sequential(*chain[len(front) :])
+        self._learning = [weight for part in front for weight in part.parameters() if weight.requires_grad]
         self._layers = [(layer.weight.detach(), layer.weight.detach().t(), layer.bias.detach()) for layer in layers]
         self._flatten = flatten
         self._one = torch.ones((), dtype=layers[0].weight.dtype)
@@ -34,12 +68,12 @@ class DenseNetwork:
         vectors = x.dim() >= _ROWS if self._flatten else x.dim() == _ROWS
         return vectors and x.dtype == self._one.dtype and y.dim() == 1 and y.dtype == torch.int64
 
-    def loss_and_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The mean cross-entropy, and its gradients in the order of the module's parameters.
+    def loss_and_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Gradient | None]]:
+        """The mean cross-entropy, and its gradients in the order of the module's parameters that learn.
 
-        To be called without gradients.
+        ``x`` is what ``front`` made of a batch, with its tape. To be called without gradients.
         """
-        inputs = [x.flatten(1) if self._flatten else x]
+        inputs = [x.detach().flatten(1) if self._flatten else x.detach()]
         *hidden, (_, turned, bias) = self._layers
         for _, its_turned, its_bias in hidden:
             inputs.append(torch.relu(torch.addmm(its_bias, inputs[-1], its_turned)))
@@ -47,35 +81,40 @@ class DenseNetwork:
         loss, total = _nll(scores, y, None, _MEAN, _IGNORED)
         slope = _nll_slope(self._one, scores, y, None, _MEAN, _IGNORED, total)
         slope = _log_softmax_slope(slope, scores, 1, scores.dtype)
-        gradients: list[Tensor] = []
+        gradients: list[Gradient | None] = []
         for place in range(len(hidden), -1, -1):
-            gradients += slope.sum(0), slope.t().mm(inputs[place])
+            weights = self._layers[place][0]
+            products = Products(slope, inputs[place])
+            gradients += slope.sum(0), products if weights.numel() >= _LARGE else products.whole()
             if place:
-                slope = _relu_slope(slope.mm(self._layers[place][0]), inputs[place], 0)
+                slope = _relu_slope(_passed_back(slope, weights, inputs[place]), inputs[place], 0)
         gradients.reverse()
-        return loss, gradients
+        if not x.requires_grad:
+            return loss, [*(None for _ in self._learning), *gradients]
+        slope = _passed_back(slope, self._layers[0][0], inputs[0]).view_as(x)
+        return loss, [*torch.autograd.grad(x, self._learning, slope, allow_unused=True), *gradients]
 
 
-def dense_network(module: nn.Module) -> DenseNetwork | None:
-    """The module as a dense network, if it is one and nothing hangs on to it: flatten?, (linear, ReLU)*, linear."""
-    parts = list(_parts(module))
-    flatten = bool(parts) and type(parts[0]) is nn.Flatten and (parts[0].start_dim, parts[0].end_dim) == (1, -1)
-    layers = parts[1:] if flatten else parts
-    linear = [part for part in layers[::2] if type(part) is nn.Linear]
-    between = [part for part in layers[1::2] if type(part) is nn.ReLU]
-    alternates = len(layers) % 2 == 1 and len(linear) + len(between) == len(layers)
-    if not alternates or any(map(_is_special, (module, *module.modules()))):
+def _passed_back(slope: Tensor, weights: Tensor, inputs: Tensor) -> Tensor:
+    """The slope at a layer's inputs; autograd lays it out, and multiplies it, as they lie in memory."""
+    if inputs.stride() == (1, len(inputs)):
+        return weights.t().mm(slope.t()).t()
+    return slope.mm(weights)
+
+
+def dense_tail(module: nn.Module) -> DenseTail | None:
+    """The longest end of a chain that is nothing but flatten?, (linear, ReLU)*, linear, if nothing hangs on to it."""
+    chain = list(_parts(module))
+    if not chain or not _is_usable(chain[-1]) or any(map(_is_special, (module, *module.modules()))):
         return None
-    if any(each.bias is None for each in linear) or len({id(part) for part in linear}) < len(linear):
+    first = len(chain) - 1
+    while first >= _PAIR and type(chain[first - 1]) is nn.ReLU and _joins(chain[first - _PAIR], chain[first]):
+        first -= _PAIR
+    expected = [weight for part in chain for weight in part.parameters() if weight.requires_grad]
+    learning = [weight for weight in module.parameters() if weight.requires_grad]
+    if list(map(id, expected)) != list(map(id, learning)):  # tied to one another, or held beside the chain
         return None
-    parameters = list(module.parameters())
-    if len(parameters) != 2 * len(linear) or not all(map(_is_plain, parameters)):
-        return None
-    if len({parameter.dtype for parameter in parameters}) > 1:
-        return None
-    if any(before.out_features != after.in_features for before, after in pairwise(linear)):
-        return None
-    return DenseNetwork(linear, flatten=flatten)
+    return DenseTail(chain, first, flatten=first > 0 and _is_flatten(chain[first - 1]))
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
@@ -87,8 +126,28 @@ def _parts(module: nn.Module) -> Iterator[nn.Module]:
         yield module
 
 
+def _is_flatten(part: nn.Module) -> bool:
+    return type(part) is nn.Flatten and (part.start_dim, part.end_dim) == (1, -1)
+
+
+def _is_usable(part: nn.Module) -> bool:
+    weights = list(part.parameters())
+    return (
+        type(part) is nn.Linear
+        and len(weights) == 2  # noqa: PLR2004 (weight and bias)
+        and all(map(_is_plain, weights))
+        and len({each.dtype for each in weights}) == 1
+    )
+
+
+def _joins(part: nn.Module, after: nn.Module) -> bool:
+    return _is_usable(part) and part.out_features == after.in_features and part.weight.dtype == after.weight.dtype
+
+
 def _is_special(module: nn.Module) -> bool:
-    """Whether calling it does more than its class says: hooks, or a method put on the object."""
+    """Whether calling it may do more than PyTorch says: a class of one's own, hooks, a method put on the object."""
+    if not type(module).__module__.startswith("torch.nn."):
+        return True
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(module, name) for name in hooks) or bool({"forward", "__call__"} & vars(module).keys())
 

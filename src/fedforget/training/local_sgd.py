@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,10 +16,10 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
 from fedforget.errors import NonFiniteLoss, TrainingFailed
-from fedforget.training.dense import dense_network
+from fedforget.training.dense import Gradient, Products, dense_tail
 from fedforget.training.shelves import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
-from fedforget.training.weights import PristineBuffers, Weights, float_type, load_weights, weights_of
+from fedforget.training.weights import PristineBuffers, Weights, copied, float_type, load_weights, views_of
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -46,7 +45,7 @@ class TorchLearner:
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
-        self._dense = dense_network(module) if loss is None else None
+        self._tail = dense_tail(module) if loss is None else None
         self._shelves = Shelves(data, float_type(module))
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
@@ -62,7 +61,8 @@ class TorchLearner:
 
     def train(self, work: LocalRound) -> Weights:
         """θ_k^(t) after E steps from θ^(t-1)."""
-        load_weights(self._module, work.model)
+        if work.halfway is None or self._settings.prox:
+            load_weights(self._module, work.model)
         start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
         velocities: list[Tensor] = []
         if work.halfway is not None:
@@ -71,12 +71,11 @@ class TorchLearner:
         self._pristine.restore()
         self._module.train()
         self._run_steps(work, start, velocities)
-        weights = weights_of(self._module)
         if work.unfinished:
-            return _handed_over(weights, velocities)
-        if not all(np.isfinite(weights[name]).all() for name in self._trained):
+            return copied(_handed_over(views_of(self._module), velocities), work.into)
+        if not all(map(_is_finite, self._parameters)):
             raise self._not_finite(work, len(work.rows) - 1)
-        return weights
+        return copied(views_of(self._module), work.into)
 
     @torch.no_grad()
     def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> None:
@@ -91,29 +90,58 @@ class TorchLearner:
                 raise self._not_finite(work, index)
             self._step(gradients, start, velocities)
 
-    def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Tensor | None]]:
-        if self._dense is not None and self._dense.fits(x, y):
-            return self._dense.loss_and_gradients(x, y)
-        start_stream(stream)
+    def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
+        tail, module = self._tail, self._module
+        if tail is None or tail.front:  # else nothing is random
+            start_stream(stream)
+        if tail is not None:
+            with torch.enable_grad():
+                x, module = tail.front(x), tail.after
+            if tail.fits(x, y):
+                return tail.loss_and_gradients(x, y)
         with torch.enable_grad():
-            loss = self._loss(self._module(x), y)
+            loss = self._loss(module(x), y)
         return loss, torch.autograd.grad(loss, self._parameters, allow_unused=True)
 
-    def _step(self, found: Sequence[Tensor | None], start: list[Tensor], velocities: list[Tensor]) -> None:
+    def _step(self, found: Sequence[Gradient | None], start: list[Tensor], velocities: list[Tensor]) -> None:
+        """Move all parameters; those of large layers a few rows at a time."""
+        first = not velocities
+        if first and self._settings.momentum:
+            velocities += map(torch.empty_like, self._parameters)
+        columns = self._parameters, start, velocities
+        whole: list[Tensor] = []
+        places: list[int] = []
+        for place, gradient in enumerate(found):
+            if isinstance(gradient, Products):
+                for rows, block in gradient.blocks():
+                    self._move([block], *([column[place][rows]] if column else [] for column in columns), first=first)
+            else:
+                places.append(place)
+                whole.append(torch.zeros_like(self._parameters[place]) if gradient is None else gradient)
+        self._move(whole, *([column[place] for place in places] if column else [] for column in columns), first=first)
+
+    def _move(
+        self,
+        gradients: list[Tensor],
+        parameters: list[Tensor],
+        start: list[Tensor],
+        velocities: list[Tensor],
+        *,
+        first: bool,
+    ) -> None:
         """θ ← θ - η·v with v ← momentum·v + g + weight_decay·θ + prox·(θ - θ_start)."""
-        chosen, parameters = self._settings, self._parameters
-        gradients = [torch.zeros_like(p) if g is None else g for p, g in zip(parameters, found, strict=True)]
+        chosen = self._settings
         if chosen.weight_decay:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=chosen.weight_decay))
         if chosen.prox:
             away = torch._foreach_sub(parameters, start)
             gradients = list(torch._foreach_add(gradients, away, alpha=chosen.prox))
         if chosen.momentum:
-            if velocities:
+            if first:
+                torch._foreach_copy_(velocities, gradients)
+            else:
                 torch._foreach_mul_(velocities, chosen.momentum)
                 torch._foreach_add_(velocities, gradients)
-            else:
-                velocities += [gradient.clone() for gradient in gradients]
             gradients = velocities
         torch._foreach_add_(parameters, gradients, alpha=-chosen.lr)
 
@@ -127,6 +155,10 @@ class TorchLearner:
 
 def _where(work: LocalRound, index: int) -> str:
     return f"client {work.client}, round {work.round}, step {work.done + index + 1}"
+
+
+def _is_finite(parameter: Tensor) -> bool:
+    return math.isfinite(parameter.sum().item()) or bool(parameter.isfinite().all())
 
 
 def _handed_over(model: Weights, velocities: Sequence[Tensor]) -> Weights:

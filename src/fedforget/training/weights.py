@@ -21,13 +21,18 @@ _STORABLE = (
 
 def weights_of(module: nn.Module) -> Weights:
     """A copy of every parameter and buffer of the module."""
+    return copied(views_of(module), None)
+
+
+def views_of(module: nn.Module) -> Weights:
+    """Every parameter and buffer of the module, as they will go on to change."""
     weights = {}
     for name, tensor in module.state_dict().items():
         if tensor.dtype not in _STORABLE:
             raise InvalidInput(
                 f"the tensor {name!r} of the model is {tensor.dtype}", hint="use float16, float32 or float64"
             )
-        weights[name] = tensor.detach().cpu().numpy().copy()
+        weights[name] = tensor.detach().cpu().numpy()
     if not weights:
         raise InvalidInput("the model has no parameters", hint="give an nn.Module that can be trained")
     return weights
@@ -44,6 +49,15 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
     with torch.no_grad():
         for name, array in weights.items():
             tensors[name].copy_(torch.from_numpy(np.asarray(array)))
+
+
+def copied(weights: Weights, into: Weights | None) -> Weights:
+    """A copy, put where it is wanted if that is somewhere."""
+    if into is None:
+        return {name: array.copy() for name, array in weights.items()}
+    for name, array in weights.items():
+        np.copyto(into[name], array, casting="no")
+    return into
 
 
 class PristineBuffers:
