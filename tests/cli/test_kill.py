@@ -2,7 +2,8 @@
 
 Two ways to choose the moment. Inside the process: before the n-th call that touches the disk (SQLite's statements,
 fsync, rename, unlink), in whichever thread. From outside: strace ends the process at the n-th system call of a kind,
-which reaches into the middle of SQLite's commits; it looks at one thread, so there the writer's work is done by that.
+which reaches into the middle of SQLite's commits; it looks at one thread, so there the work of the writer and of the
+pool is done by that.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import bisect
 import shutil
 import signal
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -48,7 +50,8 @@ SCENARIOS = {
     "add": "add clients",
     "return": "take back what was erased",
 }
-EVERYWHERE = [SCENARIOS[name] for name in ("train", "sample", "client", "batch", "resume", "purge")]
+EVERYWHERE = ("train", "sample", "client", "batch", "resume", "purge")
+EVERY = sys.maxsize
 
 
 class Work:
@@ -64,6 +67,10 @@ class Work:
         undisturbed = self.fresh()
         good(*self.on(undisturbed))
         self.expected, self.function = state(undisturbed), function_of(undisturbed)
+
+    def in_one_process(self) -> Work:
+        self._command = (*self._command, "--federation", "inline")
+        return self
 
     def fresh(self) -> Path:
         self._runs += 1
@@ -196,6 +203,8 @@ def kill_at(zygote: Zygote, work: Work, moments: Iterator[int] | list[int]) -> N
 
 def spread(count: int, points: int) -> list[int]:
     """So many moments from the first to the last."""
+    if points >= count:
+        return list(range(1, count + 1))
     return sorted({1 + round(place * (count - 1) / max(points - 1, 1)) for place in range(points)})
 
 
@@ -303,13 +312,9 @@ def count_calls(zygote: Zygote, strace: str, work: Work, tmp_path: Path) -> dict
     return {name: names.count(name) for name in SYSTEM_CALLS if name in names}
 
 
-def kill_in_calls(
-    zygote: Zygote, strace: str, work: Work, tmp_path: Path, points: int, only: tuple[str, ...] = SYSTEM_CALLS
-) -> None:
+def kill_in_calls(zygote: Zygote, strace: str, work: Work, tmp_path: Path, points: dict[str, int]) -> None:
     for name, count in count_calls(zygote, strace, work, tmp_path).items():
-        if name not in only:
-            continue
-        for moment in spread(count, count if exhaustive() and work.name in EVERYWHERE else points):
+        for moment in spread(count, points[name]) if name in points else ():
             run = work.fresh()
             inject = f"inject={name}:signal=SIGKILL:when={moment}"
             code = traced(zygote, strace, work.on(run), "-o", "/dev/null", "-e", f"trace={name}", "-e", inject)
@@ -321,7 +326,7 @@ def kill_in_calls(
 def test_killed_in_a_system_call(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str
 ) -> None:
-    kill_in_calls(zygote, strace, make_work(what), tmp_path, 2, ("fdatasync", "rename"))
+    kill_in_calls(zygote, strace, make_work(what).in_one_process(), tmp_path, {"fdatasync": 2, "rename": 2})
 
 
 @pytest.mark.slow
@@ -341,4 +346,5 @@ def test_killed_in_a_system_call(
 def test_killed_in_many_system_calls(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work], strace: str, what: str, points: int
 ) -> None:
-    kill_in_calls(zygote, strace, make_work(what), tmp_path, points)
+    tried = EVERY if exhaustive() and what in EVERYWHERE else points
+    kill_in_calls(zygote, strace, make_work(what).in_one_process(), tmp_path, dict.fromkeys(SYSTEM_CALLS, tried))

@@ -14,7 +14,7 @@ import pytest
 from fedforget.store import run_directory
 from fedforget.store.receipt_key import PRIVATE, PUBLIC, key_id, read_public_key, signing_key
 from tests.cli.commandline import Zygote, copy, good, good_json
-from tests.cli.test_kill import PLAN, Work, count_touches, kill_at, kill_in_calls, strace
+from tests.cli.test_kill import EVERY, PLAN, Work, count_touches, kill_at, kill_in_calls, strace
 from tests.tally import tally
 
 __all__ = ["strace"]  # a fixture
@@ -80,7 +80,7 @@ WHATS = ["the first key", "a lost key", "halves of two keys"]
 def test_killed_in_every_rename(
     zygote: Zygote, tmp_path: Path, make_showing: Callable[[str], Showing], strace: str, what: str
 ) -> None:
-    kill_in_calls(zygote, strace, make_showing(what), tmp_path, 99, ("rename",))
+    kill_in_calls(zygote, strace, make_showing(what), tmp_path, {"rename": EVERY})
 
 
 @pytest.mark.slow

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+import gc
 import importlib
 import json
 import os
+import pkgutil
 import resource
 import signal
 import sqlite3
@@ -15,14 +18,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from sklearn import datasets
+
+import fedforget
 from fedforget.store.write_behind import WriteBehind
 
 TOUCHES = {os.fsync, os.replace, os.unlink, os.mkdir, os.rmdir, os.ftruncate, os.pwrite, os.open, sqlite3.connect}
-ROOMS = (
-    "fedforget.builtin", "fedforget.cli", "fedforget.cli.learning", "fedforget.cli.looking", "fedforget.cli.proving",
-    "fedforget.evidence.replay", "fedforget.training.export", "fedforget.training.local_sgd",
-    "fedforget.training.models", "sklearn.datasets",
-)  # fmt: skip
 
 
 class Touches:
@@ -88,10 +89,20 @@ def say(value: int) -> None:
     sys.stdout.flush()
 
 
-def main() -> None:
-    for room in ROOMS:
-        importlib.import_module(room)
+def get_ready() -> None:
+    """Import and read once what every child would."""
+    for room in pkgutil.walk_packages(fedforget.__path__, "fedforget."):
+        if not room.name.endswith("__main__"):
+            importlib.import_module(room.name)
     importlib.import_module("fedforget.cli.app").commands()
+    importlib.import_module("multiprocessing.popen_fork")
+    datasets.load_digits = functools.cache(datasets.load_digits)
+    datasets.load_digits()
+    gc.freeze()  # a collection in a child would copy every page
+
+
+def main() -> None:
+    get_ready()
     while line := sys.stdin.readline():
         inside, outside = os.pipe()
         order = json.loads(line)
