@@ -62,6 +62,10 @@ def shared(numbers: int) -> Tensor:
     return torch.frombuffer(mmap.mmap(-1, 4 * numbers), dtype=torch.float32)
 
 
+def as_vector(module: nn.Module) -> Tensor:
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+
+
 class BareLoop:
     """Federated averaging in processes, as one writes it in plain PyTorch."""
 
@@ -71,7 +75,7 @@ class BareLoop:
         self._plan, self._module, self._work, self._exact = plan, module, work, exact
         size = sum(parameter.numel() for parameter in module.parameters())
         self.model = shared(size)
-        self.model.copy_(nn.utils.parameters_to_vector(module.parameters()).detach())
+        self.model.copy_(as_vector(module))
         self._results = [shared(size) for _ in range(plan.clients_per_round)]
 
     @contextmanager
@@ -112,7 +116,7 @@ class BareLoop:
             optimizer.step()
         with torch.no_grad():
             for parameter, values in zip(parameters, result.split(sizes), strict=True):
-                values.copy_(parameter.view(-1))
+                values.copy_(parameter.reshape(-1))
 
     def run(self, on_round: OnRound) -> None:
         with self.workers() as pipes:
@@ -205,7 +209,7 @@ def require_same_steps(directory: Path, case: Case, work: Sequence[Sequence[Loca
     _, run = timed_run(directory / "check", case)
     module = case.model()
     module.load_state_dict(torch.load(run.export(directory / "check.pt"), weights_only=True))
-    if not torch.equal(nn.utils.parameters_to_vector(module.parameters()), loop.model):
+    if not torch.equal(as_vector(module), loop.model):
         raise SystemExit(f"{case.name}: the loop and the run did not do the same, their models differ")
 
 

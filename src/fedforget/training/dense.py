@@ -23,7 +23,7 @@ _relu_slope = torch.ops.aten.threshold_backward.default
 _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored class
 _ROWS = 2  # dimensions of a batch of vectors
 _PAIR = 2  # a linear layer and its ReLU
-_BLOCK = 2**16  # weights at a time
+_BLOCK = 2**17  # weights at a time
 _FEWEST = 16  # rows at a time: products of one or two rows are summed in another order
 _LARGE = 2**18  # weights from which on a gradient is not written out
 
