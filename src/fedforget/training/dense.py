@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 _nll = torch.ops.aten.nll_loss_forward.default
 _nll_slope = torch.ops.aten.nll_loss_backward.default
-_log_softmax_slope = torch.ops.aten._log_softmax_backward_data.default
+_log_softmax_slope = torch._log_softmax_backward_data
 _relu_slope = torch.ops.aten.threshold_backward.default
 _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored class
 _ROWS = 2  # dimensions of a batch of vectors
@@ -44,9 +44,6 @@ class Products:
         for start, stop in pairwise(edges):
             yield slice(start, stop), torch.mm(turned[start:stop], self.inputs, out=room[: stop - start])
 
-    def whole(self) -> Tensor:
-        return self.slope.t().mm(self.inputs)
-
 
 Gradient = Tensor | Products
 
@@ -58,8 +55,10 @@ class DenseTail:
         layers = [part for part in chain[first:] if isinstance(part, nn.Linear)]
         front = chain[: first - flatten]
         self.front, self.after = nn.Sequential(*front), nn.Sequential(*chain[len(front) :])
+        self.has_front = bool(front)
         self._learning = [weight for part in front for weight in part.parameters() if weight.requires_grad]
         self._layers = [(layer.weight.detach(), layer.weight.detach().t(), layer.bias.detach()) for layer in layers]
+        self._large = [layer.weight.numel() >= _LARGE for layer in layers]
         self._flatten = flatten
         self._one = torch.ones((), dtype=layers[0].weight.dtype)
 
@@ -73,7 +72,8 @@ class DenseTail:
 
         ``x`` is what ``front`` made of a batch, with its tape. To be called without gradients.
         """
-        inputs = [x.detach().flatten(1) if self._flatten else x.detach()]
+        first = x.detach() if x.requires_grad else x
+        inputs = [first.flatten(1) if self._flatten else first]
         *hidden, (_, turned, bias) = self._layers
         for _, its_turned, its_bias in hidden:
             inputs.append(torch.relu(torch.addmm(its_bias, inputs[-1], its_turned)))
@@ -83,11 +83,11 @@ class DenseTail:
         slope = _log_softmax_slope(slope, scores, 1, scores.dtype)
         gradients: list[Gradient | None] = []
         for place in range(len(hidden), -1, -1):
-            weights = self._layers[place][0]
-            products = Products(slope, inputs[place])
-            gradients += slope.sum(0), products if weights.numel() >= _LARGE else products.whole()
+            its_input = inputs[place]
+            gradients.append(slope.sum(0))
+            gradients.append(Products(slope, its_input) if self._large[place] else slope.t().mm(its_input))
             if place:
-                slope = _relu_slope(_passed_back(slope, weights, inputs[place]), inputs[place], 0)
+                slope = _relu_slope(_passed_back(slope, self._layers[place][0], its_input), its_input, 0)
         gradients.reverse()
         if not x.requires_grad:
             return loss, [*(None for _ in self._learning), *gradients]

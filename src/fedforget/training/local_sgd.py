@@ -92,13 +92,15 @@ class TorchLearner:
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
         tail, module = self._tail, self._module
-        if tail is None or tail.front:  # else nothing is random
+        if tail is None or tail.has_front:  # else nothing is random
             start_stream(stream)
         if tail is not None:
-            with torch.enable_grad():
-                x, module = tail.front(x), tail.after
+            if tail.has_front:
+                with torch.enable_grad():
+                    x = tail.front(x)
             if tail.fits(x, y):
                 return tail.loss_and_gradients(x, y)
+            module = tail.after
         with torch.enable_grad():
             loss = self._loss(module(x), y)
         return loss, torch.autograd.grad(loss, self._parameters, allow_unused=True)
@@ -118,7 +120,11 @@ class TorchLearner:
             else:
                 places.append(place)
                 whole.append(torch.zeros_like(self._parameters[place]) if gradient is None else gradient)
-        self._move(whole, *([column[place] for place in places] if column else [] for column in columns), first=first)
+        if len(places) < len(found):
+            parameters, start, velocities = ([column[place] for place in places if column] for column in columns)
+            self._move(whole, parameters, start, velocities, first=first)
+        else:
+            self._move(whole, *columns, first=first)
 
     def _move(
         self,
