@@ -97,6 +97,14 @@ def test_ways_to_write_a_dense_network(make: Callable[[], nn.Module]) -> None:
     assert_same(module, x, torch.tensor([0, 1, 2, 1]))
 
 
+def with_a_layer_twice() -> nn.Module:
+    relu, pool = nn.ReLU(), nn.MaxPool1d(2)
+    return nn.Sequential(
+        nn.Conv1d(1, 4, 3, padding=1), relu, pool, nn.Conv1d(4, 3, 3, padding=1), relu, pool,
+        nn.Flatten(), nn.Linear(6, 5), relu, nn.Linear(5, 4), relu, nn.Linear(4, 3),
+    )  # fmt: skip
+
+
 def channels_last() -> nn.Module:
     module = cnn(8, 1, 16, 3)
     for weights in module.parameters():
@@ -118,6 +126,7 @@ def channels_last() -> nn.Module:
         (lambda: cnn(8, 1, 16, 3), (1, 8, 8)),
         (lambda: cnn(12, 3, 9, 3).double(), (3, 12, 12)),
         (channels_last, (1, 8, 8)),
+        (with_a_layer_twice, (1, 8)),
     ],
 )
 def test_what_comes_before_goes_through_autograd(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:

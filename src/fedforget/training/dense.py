@@ -120,7 +120,7 @@ def dense_tail(module: nn.Module) -> DenseTail | None:
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
     """A chain of modules, with chains within it laid out; a module is a chain of one."""
     if type(module) is nn.Sequential:
-        for child in module.children():
+        for child in module:  # and not in its children(), which leave out a layer that is used again
             yield from _parts(child)
     else:
         yield module

@@ -41,7 +41,6 @@ class TorchLearner:
         self._settings = settings
         self._loss = loss or nn.functional.cross_entropy
         self._parameters: list[Tensor] = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        self._trained = [name for name, parameter in module.named_parameters() if parameter.requires_grad]
         self._has_batch_norm = any(isinstance(part, _BATCH_NORMS) for part in module.modules())
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
