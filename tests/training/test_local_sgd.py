@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from fedforget import LocalOptimizer, Plan, Run
@@ -24,7 +29,7 @@ from fedforget.training import dense
 from fedforget.training.evaluation import TestSet
 from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
-from fedforget.training.streams import one_thread
+from fedforget.training.streams import one_thread, start_stream
 from fedforget.training.weights import Weights, load_weights, parameter_names, weights_of
 from tests.helpers import numbered_seed
 
@@ -116,6 +121,58 @@ def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: fl
         nn.functional.cross_entropy(reference(x), y).backward()
         optimiser.step()
     assert same(learner.train(work(seeded(make))), weights_of(reference))
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> nn.Module:
+    """Any chain of layers, some of them used again, some frozen, with chains in it."""
+    again: list[nn.Module] = [nn.ReLU(), nn.Tanh(), nn.Dropout(0.3), nn.ReLU(inplace=True)]
+    width, parts = FEATURES, list[nn.Module]()
+    for _ in range(draw(st.integers(0, 6))):
+        kind = draw(
+            st.sampled_from(["linear", "linear", "same", "again", "again", "norm", "batch norm", "bare", "flat"])
+        )
+        if kind in {"linear", "bare"}:
+            wider = draw(st.integers(1, 40))
+            parts.append(nn.Linear(width, wider, bias=kind == "linear"))
+            width = wider
+        elif kind == "same" and (square := [each for each in parts if isinstance(each, nn.Linear)]):
+            layer = draw(st.sampled_from(square))
+            parts += [nn.Linear(width, layer.in_features), nn.ReLU(), layer]
+            width = layer.out_features
+        elif kind == "again":
+            parts.append(draw(st.sampled_from(again)))
+        elif kind == "norm":
+            parts.append(nn.LayerNorm(width))
+        elif kind == "batch norm":
+            parts.append(nn.BatchNorm1d(width))
+        elif kind == "flat":
+            parts.append(nn.Flatten())
+    parts.append(nn.Linear(width, CLASSES))
+    for part in parts:
+        if draw(st.integers(0, 9)) == 0:
+            part.requires_grad_(False)
+    cut = draw(st.integers(0, len(parts)))
+    chain = nn.Sequential(nn.Sequential(*parts[:cut]), *parts[cut:]) if draw(st.booleans()) else nn.Sequential(*parts)
+    next(iter(parts[-1].parameters())).requires_grad_(True)
+    return chain
+
+
+@given(chain=chains(), momentum=st.sampled_from([0.0, 0.9]), large=st.booleans())
+@hypothesis_settings(max_examples=200, deadline=None)
+def test_any_chain_is_trained_as_torch_does(chain: nn.Module, momentum: float, large: bool) -> None:
+    start, reference = work(chain), copy.deepcopy(chain)
+    with mock.patch.multiple(dense, _LARGE=1 if large else 2**18, _BLOCK=100):
+        found = TorchLearner(chain, DATA, LocalOptimizer(0.1, momentum)).train(start)
+    learning = [parameter for parameter in reference.parameters() if parameter.requires_grad]
+    optimiser = torch.optim.SGD(learning, lr=0.1, momentum=momentum)
+    for batch, stream in zip(BATCHES, STREAMS, strict=True):
+        optimiser.zero_grad()
+        start_stream(stream)
+        x, y = tensors(3, batch)
+        nn.functional.cross_entropy(reference(x), y).backward()
+        optimiser.step()
+    assert same(found, weights_of(reference))
 
 
 @pytest.mark.usefixtures("_large")
