@@ -144,13 +144,19 @@ def test_what_comes_before_goes_through_autograd(make: Callable[[], nn.Module], 
 @given(
     widths=st.tuples(st.integers(1, 3000), st.integers(1, 300), st.integers(2, 600)),
     batch=st.integers(1, 70),
+    block=st.sampled_from([1, 500, 2**12, 2**14]),
+    double=st.booleans(),
     seed=st.integers(0, 2**32),
 )
-@settings(max_examples=60, deadline=None)
-def test_gradients_in_blocks_have_the_bits_of_whole_ones(widths: tuple[int, int, int], batch: int, seed: int) -> None:
+@settings(max_examples=100, deadline=None)
+def test_gradients_in_blocks_have_the_bits_of_whole_ones(
+    widths: tuple[int, int, int], batch: int, block: int, double: bool, seed: int
+) -> None:
     torch.manual_seed(seed)
-    with mock.patch.multiple(dense, _LARGE=1, _BLOCK=2**12):
-        assert_same(chain(*widths), torch.randn(batch, widths[0]), torch.randint(0, widths[-1], (batch,)))
+    dtype = torch.float64 if double else torch.float32
+    with mock.patch.multiple(dense, _LARGE=1, _BLOCK=block):
+        module = chain(*widths).to(dtype)
+        assert_same(module, torch.randn(batch, widths[0], dtype=dtype), torch.randint(0, widths[-1], (batch,)))
 
 
 def test_the_gradient_of_a_large_layer_is_not_written_out() -> None:

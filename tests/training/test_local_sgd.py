@@ -124,7 +124,7 @@ def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: fl
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> nn.Module:
+def chains(draw: st.DrawFn) -> nn.Module:  # noqa: C901 (as many kinds of layers as there are)
     """Any chain of layers, some of them used again, some frozen, with chains in it."""
     again: list[nn.Module] = [nn.ReLU(), nn.Tanh(), nn.Dropout(0.3)]
     width, parts = FEATURES, list[nn.Module]()

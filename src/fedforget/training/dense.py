@@ -24,7 +24,7 @@ _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored cla
 _ROWS = 2  # dimensions of a batch of vectors
 _PAIR = 2  # a linear layer and its ReLU
 _BLOCK = 2**17  # weights at a time
-_FEWEST = 16  # rows at a time: products of one or two rows are summed in another order
+_EVEN = 16  # blocks begin at such rows, and have as many at least: elsewhere some are summed in another order
 _LARGE = 2**18  # weights from which on a gradient is not written out
 
 
@@ -38,9 +38,9 @@ class Products:
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, each in the place of the last."""
         turned, rows, width = self.slope.t(), self.slope.shape[1], self.inputs.shape[1]
-        count = max(1, min(rows // _FEWEST, -(-rows * width // _BLOCK)))
-        edges = [rows * place // count for place in range(count + 1)]
-        room = self.inputs.new_empty(-(-rows // count), width)
+        size = max(1, _BLOCK // (width * _EVEN)) * _EVEN
+        edges = [0, *range(size, rows - _EVEN + 1, size), rows]
+        room = self.inputs.new_empty(min(size + _EVEN - 1, rows), width)
         for start, stop in pairwise(edges):
             yield slice(start, stop), torch.mm(turned[start:stop], self.inputs, out=room[: stop - start])
 
