@@ -38,7 +38,7 @@ class Products:
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, each in the place of the last."""
         turned, rows, width = self.slope.t(), self.slope.shape[1], self.inputs.shape[1]
-        size = max(1, _BLOCK // (width * _EVEN)) * _EVEN
+        size = -(-_BLOCK // (width * _EVEN)) * _EVEN
         edges = [0, *range(size, rows - _EVEN + 1, size), rows]
         room = self.inputs.new_empty(min(size + _EVEN - 1, rows), width)
         for start, stop in pairwise(edges):
