@@ -7,6 +7,9 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
+_GENERATION = {"family": "cpu family", "model": "model"}
+_VECTORS = ("avx", "avx2", "avx512f")  # the last that is there counts
+
 
 @cache
 def environment() -> dict[str, str]:
@@ -29,9 +32,15 @@ def arithmetic(versions: dict[str, str]) -> tuple[str | None, ...]:
 
 
 def _processor() -> str:
+    """Its name, and what libraries choose their arithmetic by: a name may stand for several generations."""
     cpuinfo = Path("/proc/cpuinfo")
+    facts: dict[str, str] = {}
     if cpuinfo.exists():
         for line in cpuinfo.read_text(errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()
+            key, _, value = line.partition(":")
+            facts.setdefault(key.strip(), value.strip())
+    if "model name" not in facts:
+        return platform.processor() or platform.machine()
+    numbers = [f"{key} {facts[name]}" for key, name in _GENERATION.items() if name in facts]
+    vectors = [flag for flag in _VECTORS if flag in facts.get("flags", "").split()]
+    return ", ".join((facts["model name"], *numbers, *vectors[-1:]))

@@ -263,6 +263,12 @@ def tied() -> nn.Module:
     return module
 
 
+def turned() -> nn.Module:
+    module = chain(4, 5, 3)
+    module[2].weight = nn.Parameter(torch.randn(5, 3).t())
+    return module
+
+
 def beside() -> nn.Module:
     module = chain(4, 5, 3)
     module.register_parameter("temperature", nn.Parameter(torch.ones(1)))
@@ -294,10 +300,24 @@ def with_buffer() -> nn.Module:
         tied,
         used_in_secret,
         beside,
+        turned,
     ],
 )
 def test_anything_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
     assert dense_tail(make()) is None
+
+
+@pytest.mark.parametrize(
+    "register",
+    ["register_module_forward_hook", "register_module_forward_pre_hook", "register_module_full_backward_hook"],
+)
+def test_where_every_module_is_watched_everything_is_left_to_autograd(what: str) -> None:
+    hook = getattr(nn.modules.module, f"register_module_{what}")(lambda *_: None)
+    try:
+        assert dense_tail(chain(4, 5, 3)) is None
+    finally:
+        hook.remove()
+    assert dense_tail(chain(4, 5, 3)) is not None
 
 
 @pytest.mark.parametrize(

@@ -233,6 +233,23 @@ def test_the_outcome_is_put_where_it_is_wanted(make: Callable[[], nn.Module]) ->
         assert same(room, expected)
 
 
+def test_an_outcome_that_is_laid_out_otherwise_is_returned_by_itself() -> None:
+    learner, start = TorchLearner(seeded(two_layers), DATA, SGD), work(seeded(two_layers))
+    expected = learner.train(start)
+    doubles = {name: np.zeros_like(array, dtype=np.float64) for name, array in expected.items()}
+    for room in (doubles, {**expected, "more": np.zeros(1)}, {name: array[:1] for name, array in expected.items()}):
+        before = {name: array.copy() for name, array in room.items()}
+        assert same(learner.train(replace(start, into=room)), expected)
+        assert same(room, before)
+
+
+@pytest.mark.parametrize("lazy", [lambda: nn.LazyLinear(CLASSES), lambda: nn.Sequential(nn.LazyBatchNorm1d())])
+def test_a_model_whose_shape_is_not_known_is_refused(lazy: Callable[[], nn.Module], tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="has no shape yet"):
+        Run(tmp_path / "run", Plan(1, 2, 2, 2), model=lazy(), data=DATA)
+    assert not (tmp_path / "run").exists()
+
+
 def test_an_outcome_is_not_touched_by_what_is_trained_next() -> None:
     learner, start = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(two_layers))
     for part in (start, start.part(0, 2)):

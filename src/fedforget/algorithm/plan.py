@@ -14,6 +14,8 @@ from typing import Any
 
 from fedforget.errors import InvalidInput, PlanRefused
 
+_MOST = 2**31 - 1
+_FROM_ONE = "the nearest feasible value is 1"
 KEEP_EVERY = "every"
 KEEP_ENDS = "ends"
 
@@ -75,11 +77,10 @@ class Plan:
     def __post_init__(self) -> None:
         for name in ("clients_per_round", "batch_size", "local_steps", "rounds"):
             value = getattr(self, name)
-            _require(
-                isinstance(value, int) and not isinstance(value, bool) and 1 <= value < 2**31,
-                f"{name.replace('_', ' ')} must be a whole number from 1, not {value!r}",
-                "the nearest feasible value is 1",
-            )
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            words = f"{name.replace('_', ' ')} must be a whole number from 1"
+            _require(whole and value >= 1, f"{words}, not {value!r}", _FROM_ONE)
+            _require(value <= _MOST, f"{words} to {_MOST}, not {value}", f"the nearest feasible value is {_MOST}")
         valid = self.keep in (KEEP_EVERY, KEEP_ENDS) or (
             isinstance(self.keep, int) and not isinstance(self.keep, bool) and self.keep >= 1
         )
@@ -183,9 +184,6 @@ def goal_of(rounds: int, until: int | None) -> int:
 def check_eval_every(rounds: int | None) -> None:
     if rounds is not None and rounds < 1:
         raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
-
-
-_FROM_ONE = "the nearest feasible value is 1"
 
 
 def _require(holds: bool, message: str, hint: str = "") -> None:

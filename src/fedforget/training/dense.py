@@ -105,7 +105,10 @@ def _passed_back(slope: Tensor, weights: Tensor, inputs: Tensor) -> Tensor:
 def dense_tail(module: nn.Module) -> DenseTail | None:
     """The longest end of a chain that is nothing but flatten?, (linear, ReLU)*, linear, if nothing hangs on to it."""
     chain = list(_parts(module))
-    if not chain or not _is_usable(chain[-1]) or any(map(_is_special, (module, *module.modules()))):
+    if not chain or not _is_usable(chain[-1]):
+        return None
+    hooked = nn.modules.module._has_any_global_hook()  # type: ignore[no-untyped-call]
+    if hooked or any(map(_is_special, (module, *module.modules()))):
         return None
     first = len(chain) - 1
     while first >= _PAIR and type(chain[first - 1]) is nn.ReLU and _joins(chain[first - _PAIR], chain[first]):
@@ -158,5 +161,6 @@ def _is_plain(parameter: nn.Parameter) -> bool:
         and parameter.requires_grad
         and parameter.dtype in (torch.float32, torch.float64)
         and parameter.device.type == "cpu"
+        and parameter.is_contiguous()
         and not parameter._backward_hooks
     )

@@ -27,7 +27,7 @@ def weights_of(module: nn.Module) -> Weights:
 def views_of(module: nn.Module) -> Weights:
     """Every parameter and buffer of the module, as they will go on to change."""
     weights = {}
-    for name, tensor in module.state_dict().items():
+    for name, tensor in _tensors_of(module).items():
         if tensor.dtype not in _STORABLE:
             raise InvalidInput(
                 f"the tensor {name!r} of the model is {tensor.dtype}", hint="use float16, float32 or float64"
@@ -38,9 +38,20 @@ def views_of(module: nn.Module) -> Weights:
     return weights
 
 
+def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    tensors = module.state_dict()
+    for name, tensor in tensors.items():
+        if nn.parameter.is_lazy(tensor):
+            raise InvalidInput(
+                f"the tensor {name!r} of the model has no shape yet",
+                hint="call the model once on a batch of features before giving it to a run",
+            )
+    return tensors
+
+
 def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) -> None:
     """Put arrays into the module they came from."""
-    tensors = module.state_dict()
+    tensors = _tensors_of(module)
     if tensors.keys() != weights.keys() or any(tensors[n].shape != w.shape for n, w in weights.items()):
         raise InvalidInput(
             "the model is not the one this run was made with (its tensors have other names or shapes)",
@@ -52,12 +63,18 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
 
 
 def copied(weights: Weights, into: Weights | None) -> Weights:
-    """A copy, put where it is wanted if that is somewhere."""
-    if into is None:
+    """A copy, put where it is wanted if that is somewhere, and laid out like it."""
+    if into is None or not _laid_out_alike(weights, into):
         return {name: array.copy() for name, array in weights.items()}
     for name, array in weights.items():
         np.copyto(into[name], array, casting="no")
     return into
+
+
+def _laid_out_alike(one: Weights, other: Weights) -> bool:
+    return one.keys() == other.keys() and all(
+        (array.shape, array.dtype) == (other[name].shape, other[name].dtype) for name, array in one.items()
+    )
 
 
 class PristineBuffers:
