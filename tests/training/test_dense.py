@@ -166,10 +166,33 @@ def test_the_gradient_of_a_large_layer_is_not_written_out() -> None:
     with torch.no_grad():
         _, gradients = tail.loss_and_gradients(tail.front(torch.randn(10, 1, 28, 28)), torch.arange(10))
     large = [gradient for gradient in gradients if isinstance(gradient, Products)]
+    if not dense._comes_in_blocks(10, 2048, 3136, torch.float32, dense._BLOCK):
+        pytest.skip("this processor sums blocks in another order")
     assert len(large) == 1
     sizes = [block.numel() for _, block in large[0].blocks()]
     assert sum(sizes) == 3136 * 2048
     assert max(sizes) < 2 * dense._BLOCK
+
+
+def test_where_blocks_are_summed_otherwise_the_gradient_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dense, "_LARGE", 1)
+    monkeypatch.setattr(dense, "_EVEN", 1)  # blocks that begin anywhere
+    dense._comes_in_blocks.cache_clear()
+    torch.manual_seed(4)
+    for block in (1, 7, 50, 333):
+        monkeypatch.setattr(dense, "_BLOCK", block)
+        for width in (5, 30, 64):
+            assert_same(chain(width, 40, 3), torch.randn(10, width), torch.randint(0, 3, (10,)))
+    dense._comes_in_blocks.cache_clear()
+
+
+def test_what_is_tried_leaves_the_random_numbers_alone() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    dense._comes_in_blocks.cache_clear()
+    dense._comes_in_blocks(10, 100, 20, torch.float32, 500)
+    assert torch.equal(torch.rand(1), expected)
 
 
 def test_frozen_layers_before_it_have_no_gradient() -> None:
@@ -307,10 +330,7 @@ def test_anything_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> Non
     assert dense_tail(make()) is None
 
 
-@pytest.mark.parametrize(
-    "register",
-    ["register_module_forward_hook", "register_module_forward_pre_hook", "register_module_full_backward_hook"],
-)
+@pytest.mark.parametrize("what", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
 def test_where_every_module_is_watched_everything_is_left_to_autograd(what: str) -> None:
     hook = getattr(nn.modules.module, f"register_module_{what}")(lambda *_: None)
     try:

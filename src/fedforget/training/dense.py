@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import torch
@@ -24,7 +25,7 @@ _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored cla
 _ROWS = 2  # dimensions of a batch of vectors
 _PAIR = 2  # a linear layer and its ReLU
 _BLOCK = 2**17  # weights at a time
-_EVEN = 16  # blocks begin at such rows, and have as many at least: elsewhere some are summed in another order
+_EVEN = 16  # blocks begin at such rows, and have as many at least: others are often summed in another order
 _LARGE = 2**18  # weights from which on a gradient is not written out
 
 
@@ -34,18 +35,35 @@ class Products:
 
     slope: Tensor
     inputs: Tensor
+    at_once: int  # weights
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
         """Some rows at a time, each in the place of the last."""
         turned, rows, width = self.slope.t(), self.slope.shape[1], self.inputs.shape[1]
-        size = -(-_BLOCK // (width * _EVEN)) * _EVEN
+        size = -(-self.at_once // (width * _EVEN)) * _EVEN
         edges = [0, *range(size, rows - _EVEN + 1, size), rows]
         room = self.inputs.new_empty(min(size + _EVEN - 1, rows), width)
         for start, stop in pairwise(edges):
             yield slice(start, stop), torch.mm(turned[start:stop], self.inputs, out=room[: stop - start])
 
 
+@cache
+def _comes_in_blocks(batch: int, rows: int, width: int, dtype: torch.dtype, at_once: int) -> bool:
+    """Whether this processor sums the blocks of such a product as it sums the whole; it chooses its loops by shapes."""
+    slope = torch.arange(1, batch * rows + 1, dtype=dtype).sin_().view(batch, rows)  # numbers with all their digits
+    inputs = torch.arange(2, batch * width + 2, dtype=dtype).sin_().view(batch, width)
+    whole = slope.t().mm(inputs)
+    return all(torch.equal(whole[here], block) for here, block in Products(slope, inputs, at_once).blocks())
+
+
 Gradient = Tensor | Products
+
+
+def _large_gradient(slope: Tensor, inputs: Tensor) -> Gradient:
+    (batch, rows), width = slope.shape, inputs.shape[1]
+    if _comes_in_blocks(batch, rows, width, slope.dtype, _BLOCK):
+        return Products(slope, inputs, _BLOCK)
+    return slope.t().mm(inputs)
 
 
 class DenseTail:
@@ -85,7 +103,7 @@ class DenseTail:
         for place in range(len(hidden), -1, -1):
             its_input = inputs[place]
             gradients.append(slope.sum(0))
-            gradients.append(Products(slope, its_input) if self._large[place] else slope.t().mm(its_input))
+            gradients.append(_large_gradient(slope, its_input) if self._large[place] else slope.t().mm(its_input))
             if place:
                 slope = _relu_slope(_passed_back(slope, self._layers[place][0], its_input), its_input, 0)
         gradients.reverse()
