@@ -101,6 +101,7 @@ class Erasure:
             if join:
                 waiting = self.run.record.book.waiting()
                 self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
+            self.run.record.database.fold()  # it stands nowhere else from now on
             self.run.inbox.take_away(path)
         self.run.inbox.clean()
 

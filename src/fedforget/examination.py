@@ -21,7 +21,7 @@ from fedforget.store.files import digest
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside
+from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside, misfit_of
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 from fedforget.store.validation import require_schema, validate_clients, validate_record, validate_server
@@ -101,6 +101,8 @@ class Examination:
             raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
         elif seals.get(OWN_SEAL) != trail.seals.content_digest():
             raise self._unlike_its_seal(RECORD)
+        elif misfit := misfit_of(self._path, seals):
+            raise RunDamaged(misfit)
         self._seals = seals
         return self._size(RECORD)
 

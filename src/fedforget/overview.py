@@ -8,7 +8,7 @@ from typing import Any
 
 from fedforget.errors import InvalidInput, ModelWithdrawn
 from fedforget.store import run_directory
-from fedforget.store.files import storage_errors, write_durably
+from fedforget.store.files import require_place, storage_errors, write_durably
 from fedforget.store.run_directory import OpenRun
 
 SAFETENSORS = ".safetensors"
@@ -81,10 +81,11 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
     from fedforget.training.export import exported  # noqa: PLC0415
 
     _check_place(path, file)
+    place = require_place(file)
     with run_directory.reading(path) as run:
         if not len(run.server.roster):
             raise withdrawn_error(path)
-        write_durably(file, exported(run.server.load(run.server.rounds_done).model, is_safetensors(file)))
+        write_durably(place, exported(run.server.load(run.server.rounds_done).model, is_safetensors(file)))
         return run.server.model_digest(), run.server.rounds_done
 
 

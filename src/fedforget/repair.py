@@ -20,7 +20,7 @@ from fedforget.store import receipt_key
 from fedforget.store.files import digest, write_durably
 from fedforget.store.lock import RunLock
 from fedforget.store.model_files import encode
-from fedforget.store.run_directory import OpenRun, reading
+from fedforget.store.run_directory import OpenRun, check_logs, reading
 from fedforget.training.streams import one_thread, own_streams
 
 
@@ -41,9 +41,11 @@ def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
     A request may be under way: what it has left of the run is replayed like any other.
     """
     found = Rebuilt()
-    with RunLock(run.path), reading(run.path, settled=False) as opened, one_thread(), own_streams():
-        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
-        _rebuild_public_key(opened, found)
+    with RunLock(run.path), one_thread(), own_streams():
+        check_logs(run.path)
+        with reading(run.path, settled=False) as opened:
+            _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
+            _rebuild_public_key(opened, found)
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import sqlite3
 from collections.abc import Iterator
@@ -283,8 +284,40 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
 
 def test_export_to_where_it_cannot_be(unchanged: Path, tmp_path: Path) -> None:
     (tmp_path / "directory.pt").mkdir()
-    refused(10, "storage-failed", "export", unchanged, tmp_path / "directory.pt")
+    refused(3, "invalid-input", "export", unchanged, tmp_path / "directory.pt")
     assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_what_is_no_file_is_not_replaced(trained: Path, tmp_path: Path) -> None:
+    """A device, say: whoever may, would lose it."""
+    pipe, link = tmp_path / "pipe", tmp_path / "link.pt"
+    os.mkfifo(pipe)
+    link.symlink_to(pipe)
+    good("forget", trained, "--client", "1", "--idempotency-key", "a")
+    [receipt] = good_json("status", trained)["receipts"]
+    for place in (pipe, link):
+        error = refused(3, "invalid-input", "export", trained, place)
+        assert error["message"] == f"{place} is not a regular file"
+        refused(3, "invalid-input", "receipt", "show", trained, receipt["id"], "--out", place)
+    assert pipe.is_fifo()
+    assert link.is_symlink()
+    assert not (trained / "receipt-key.pem").exists()
+
+
+def test_a_link_is_followed(trained: Path, tmp_path: Path) -> None:
+    link = tmp_path / "latest.pt"
+    link.symlink_to(tmp_path / "model-1.pt")
+    good("export", trained, link)
+    assert link.is_symlink()
+    assert (tmp_path / "model-1.pt").stat().st_size > 0
+
+
+@pytest.mark.parametrize("text", ["r-\udcff", "\udcff"])
+def test_bytes_that_are_no_text(unchanged: Path, text: str) -> None:
+    """As Python passes on what it cannot decode."""
+    refused(3, "invalid-input", "cancel", unchanged, text)
+    refused(3, "invalid-input", "receipt", "show", unchanged, text)
+    refused(3, "invalid-input", "forget", unchanged, "--client", "1", "--defer", "--idempotency-key", text)
 
 
 @pytest.mark.parametrize("name", ["below/model.pt", "below/more/model.safetensors", "file/model.pt"])

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import os
+import shutil
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -230,6 +231,33 @@ def test_a_database_says_nothing_when_it_is_gone(truth: Truth, run: Path) -> Non
 
 
 # Damage that is hard to tell
+
+
+def test_models_that_are_gone_altogether(truth: Truth, run: Path) -> None:
+    shutil.rmtree(run / "models")
+    for command in (("train", run), ("forget", run, "--client", "2"), ("run-pending", run)):
+        assert str(run / "models") in refused(6, "run-damaged", *command)["message"]
+
+
+def test_a_directory_among_temporary_files_disturbs_nobody(run: Path) -> None:
+    (run / "x.tmp").mkdir()
+    good("run-pending", run)
+
+
+def test_a_record_of_another_time_is_not_called_damage_of_the_others(truth: Truth, run: Path) -> None:
+    before = (run / "record.db").read_bytes()
+    good("forget", run, "--client", "2")
+    (run / "record.db").write_bytes(before)
+    for command in (("train", run), ("status", run), ("state", run)):
+        assert f"{run / 'record.db'} does not fit" in refused(6, "run-damaged", *command)["message"]
+    bad = bad_checks(run)
+    assert "does not fit" in bad["record.db"]["detail"]
+    assert not {"server.db", "clients.db"} & bad.keys()
+
+
+def test_a_database_that_is_gone_is_called_so(run: Path) -> None:
+    (run / "clients.db").unlink()
+    assert refused(6, "run-damaged", "train", run)["message"] == f"{run / 'clients.db'} is missing"
 
 
 def test_another_dataset_in_the_plan(truth: Truth, run: Path) -> None:

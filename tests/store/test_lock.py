@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedforget.errors import RunBusy, StorageFailed
-from fedforget.store.lock import RunLock
+from fedforget.store.lock import RunLock, somebody_works
 
 HOLD = "import sys\nfrom pathlib import Path\nfrom fedforget.store.lock import RunLock\n"
 HOLD_FOR_EVER = HOLD + "with RunLock(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -107,6 +107,20 @@ def test_a_forked_child_does_not_inherit_it(tmp_path: Path) -> None:
         with RunLock(tmp_path):
             pass
         os.kill(child, signal.SIGKILL)
+
+
+def test_whether_somebody_works_is_told_without_disturbing_anybody(tmp_path: Path) -> None:
+    assert not somebody_works(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    with holder(tmp_path) as process:
+        heard(process)
+        assert somebody_works(tmp_path)
+        process.kill()
+        process.wait()
+    assert not somebody_works(tmp_path)
+    with RunLock(tmp_path):
+        assert somebody_works(tmp_path)
+        still_held(tmp_path)
 
 
 def test_it_is_free_after_an_error(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sqlite3
 import struct
@@ -17,6 +18,9 @@ from fedforget.errors import FedForgetError, RunDamaged
 from fedforget.store import wal
 from fedforget.store.batches import Batches
 from fedforget.store.client_store import ClientStore
+from fedforget.store.database import Database
+from fedforget.store.inbox import Inbox
+from fedforget.store.lock import RunLock
 from fedforget.store.server_store import ServerStore
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
@@ -107,10 +111,18 @@ def altered(log: Path, place: int) -> None:
     log.write_bytes(bytes(data))
 
 
+def logs(path: Path) -> dict[str, bytes]:
+    return {name: (path / (name + wal.SUFFIX)).read_bytes() for name in DATABASES if wal.has_content(path / name)}
+
+
 def went_on(path: Path, target: Request, wanted: dict[str, bytes]) -> bool:
     """Go on: refused by name (False), or finished with everything as it must be (True)."""
     run = opened(path, plan=None, seed=None)
     refusal: RunDamaged | None = None
+    before, damaged = logs(path), any(wal.problem_of(path / name) for name in DATABASES)
+    with contextlib.suppress(RunDamaged):
+        run.status()
+    assert not damaged or logs(path) == before, "who looks folds in what is damaged"
     try:
         run.train()
         run.forget(target)  # the same command again: the one receipt there is, whoever finished it
@@ -148,6 +160,61 @@ def test_a_damaged_log_is_refused_or_nothing_is_lost(crashed: Any, tmp_path: Pat
             raise AssertionError(f"{original.name}, {what}: {error}") from error
         shutil.rmtree(copy)
         tally("damage/write-ahead logs after a crash")
+
+
+@pytest.fixture(scope="module")
+def taken_in(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run that was killed when it had taken in what was handed in while it was busy, and acknowledged."""
+    path = tmp_path_factory.mktemp("taken-in")
+    run = opened(path / "run")
+    run.train()
+    with RunLock(run.path):
+        for target in TARGETS.values():
+            assert [receipt.state for receipt in run.forget(target, defer=True)] == ["received"]
+    with pytest.MonkeyPatch.context() as patch:
+        copied_after(patch, Inbox, "take_away", run.path, path / "crashed", len(TARGETS))
+        run.run_pending()
+    assert not list((path / "crashed").glob("inbox/*"))
+    return path / "crashed"
+
+
+@pytest.mark.parametrize("how", [flips, cuts])
+def test_what_was_acknowledged_is_not_lost_with_a_log(taken_in: Path, tmp_path: Path, how: Any) -> None:
+    """Whoever comes first: one who looks, or one who works."""
+    ways = [what for what, _ in how(taken_in / "record.db-wal")]
+    for what in ways:
+        for first in ("status", "run_pending"):
+            copy = tmp_path / "copy"
+            shutil.copytree(taken_in, copy)
+            dict(how(copy / "record.db-wal"))[what]()
+            run = opened(copy, plan=None, seed=None)
+            try:
+                getattr(run, first)()
+                run.run_pending()
+                assert [receipt.state for receipt in run.receipts()] == ["purged"] * len(TARGETS), what
+            except RunDamaged as refusal:
+                assert "record.db" in refusal.message, what  # noqa: PT017 (which of the two it is, is up to the log)
+            shutil.rmtree(copy)
+            tally("damage/write-ahead logs after a crash")
+
+
+def test_without_folding_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Database, "fold", lambda self: None)
+    run = opened(tmp_path / "run")
+    run.train()
+    with RunLock(run.path):
+        run.forget(TARGETS["client"], defer=True)
+    copied_after(monkeypatch, Inbox, "take_away", run.path, tmp_path / "crashed")
+    run.run_pending()
+    lost = 0
+    for place in frames(tmp_path / "crashed" / "record.db-wal"):
+        shutil.copytree(tmp_path / "crashed", tmp_path / "copy")
+        log = tmp_path / "copy" / "record.db-wal"
+        log.write_bytes(log.read_bytes()[:place])
+        with contextlib.suppress(RunDamaged):
+            lost += opened(tmp_path / "copy", plan=None, seed=None).receipts() == []
+        shutil.rmtree(tmp_path / "copy")
+    assert lost
 
 
 def test_logs_that_sqlite_writes_are_whole(tmp_path: Path) -> None:

@@ -35,15 +35,16 @@ def show(
 ) -> None:
     """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
     from fedforget.evidence.receipts import issue, taint_note  # noqa: PLC0415
-    from fedforget.store.files import write_durably  # noqa: PLC0415
+    from fedforget.store.files import require_place, write_durably  # noqa: PLC0415
 
     if out is not None and out.resolve().is_relative_to(run.resolve()):
         raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
+    place = None if out is None else require_place(out)
     issued = issue(run, request, public=public, new_key=new_key)
-    if out is None:
+    if place is None:
         emit(issued.envelope, as_json=True, text=str)
     else:
-        write_durably(out, json.dumps(issued.envelope, indent=2).encode() + b"\n")
+        write_durably(place, json.dumps(issued.envelope, indent=2).encode() + b"\n")
     if issued.seeds_tainted_now:
         say(f"note: {taint_note()}")
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, RunTooNew, StorageFailed
 from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
 from fedforget.store.lock import undisturbed
 from fedforget.store.write_behind import WriteBehind
@@ -122,6 +122,8 @@ class Database:
             raise StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions") from error
         except sqlite3.DatabaseError as error:
             raise self._damaged(str(error)) from error
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{error.object!r} is no text", hint="write it in UTF-8") from error
         except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
             raise self._damaged("it holds what is no text") from error
 
@@ -167,6 +169,11 @@ class Database:
             job()
         else:
             self.behind.submit(self, job)
+
+    def fold(self) -> None:
+        """Bring the log into the file now: what stands nowhere else must not hang on a log that a crash leaves."""
+        with undisturbed(self.path.parent), self.errors():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rebuild(self) -> None:
         """Make the file canonical now, and go on."""

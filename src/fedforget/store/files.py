@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedforget.errors import StorageFailed
+from fedforget.errors import InvalidInput, StorageFailed
 
 TEMPORARY = ".tmp"
 
@@ -54,6 +54,15 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
+
+
+def require_place(path: Path) -> Path:
+    """Where to write what somebody wants at this place: links are followed, and what is no file is not replaced."""
+    with storage_errors(path):
+        place = path.resolve()
+        if place.exists() and not place.is_file():
+            raise InvalidInput(f"{path} is not a regular file", hint="give the name of a file, new or to be replaced")
+        return place
 
 
 def sync_file(path: Path) -> None:

@@ -67,6 +67,25 @@ class RunLock:
         )
 
 
+def somebody_works(run: Path) -> bool:
+    """Whether a process, this one included, holds ``RUN/lock`` now."""
+    path = run / "lock"
+    with _guard:
+        if str(path.resolve()) in _held:
+            return True  # opening and closing it once more would end the lock
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError as error:
+            return error.errno in (errno.EACCES, errno.EAGAIN)
+        finally:
+            os.close(descriptor)
+    return False
+
+
 @contextlib.contextmanager
 def looking(run: Path) -> Iterator[None]:
     """While this lasts, nobody replaces a file of the run."""

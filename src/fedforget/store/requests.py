@@ -273,7 +273,7 @@ def _text(moment: datetime) -> str:
 
 
 def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+    return isinstance(value, str) and bool(value.strip()) and not any("\ud800" <= each <= "\udfff" for each in value)
 
 
 def _new_id() -> str:

@@ -32,7 +32,7 @@ from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
 from fedforget.store.files import TEMPORARY, digest, storage_errors, write_durably
 from fedforget.store.inbox import Inbox
-from fedforget.store.lock import RunLock, looking, undisturbed
+from fedforget.store.lock import RunLock, looking, somebody_works, undisturbed
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
@@ -99,8 +99,10 @@ def writing(path: Path) -> Iterator[OpenRun]:
 @contextlib.contextmanager
 def _working(path: Path) -> Iterator[OpenRun]:
     run = _open(path)
-    if run.crashed:
-        with _closed_on_failure(run):
+    with _closed_on_failure(run):
+        if not (path / MODELS).is_dir():
+            raise RunDamaged(f"{path / MODELS} is missing", hint="restore it from a backup; see `fedforget doctor`")
+        if run.crashed:
             run.require_whole()
     behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
     try:
@@ -173,9 +175,11 @@ def _close(run: OpenRun) -> None:
 
 def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> OpenRun:
     file = PlanFile.read(path)
-    if not snapshot:  # else somebody may just be writing them
-        with storage_errors(path):
-            _check_logs(path)
+    with storage_errors(path):
+        if snapshot:
+            _check_idle_logs(path)
+        else:
+            check_logs(path)
     with contextlib.ExitStack() as opened:
 
         def opened_database(name: str, **kind: Any) -> Database:
@@ -211,7 +215,21 @@ def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> Open
     return OpenRun(path, file, server, clients, trail, Inbox(path), crashed=not trail.seals.all())
 
 
-def _check_logs(path: Path) -> None:
+def _check_idle_logs(path: Path) -> None:
+    """As ``check_logs``, for who looks: a log is looked into only if nobody is just writing it.
+
+    Opening a database folds its log in as far as it can be read, and deletes it: what a crash left must be whole first.
+    """
+    try:
+        if any(wal.has_content(path / name) for name in (RECORD, SERVER, CLIENTS)) and not somebody_works(path):
+            check_logs(path)
+    except RunDamaged:
+        if not somebody_works(path):  # else somebody began to work meanwhile
+            check_logs(path)
+
+
+def check_logs(path: Path) -> None:
+    """Refuse a run whose write-ahead logs are not as they were written."""
     for name in (RECORD, SERVER, CLIENTS):
         problem = wal.problem_of(path / name)
         if problem is not None:
@@ -236,17 +254,44 @@ def _check_seals(path: Path, trail: Record) -> None:
             f"{path / RECORD} is damaged: its seals are not those of a run",
             hint="restore it from a backup; see `fedforget doctor`",
         )
-    for name, sealed in sorted(seals.items(), key=lambda each: each[0] != OWN_SEAL):  # the record vouches for the rest
-        if name == OWN_SEAL:
-            intact, which = trail.seals.content_digest() == sealed, path / RECORD
-        else:
-            which = path / name
-            intact = which.is_file() and digest(which.read_bytes()) == sealed
-        if not intact and trail.seals.all() == seals:  # else somebody began to work meanwhile
-            raise RunDamaged(
-                f"{which} is damaged: it is not what it was when the run was last closed",
-                hint="restore it from a backup; see `fedforget doctor`",
-            )
+    problem = _broken_seal(path, trail, seals)
+    if problem is not None and trail.seals.all() == seals:  # else somebody began to work meanwhile
+        raise RunDamaged(problem, hint="restore it from a backup; see `fedforget doctor`")
+
+
+def _broken_seal(path: Path, trail: Record, seals: dict[str, str]) -> str | None:
+    if not seals:
+        return None
+    if trail.seals.content_digest() != seals[OWN_SEAL]:  # the record vouches for the rest
+        return f"{path / RECORD} is damaged: it is not what it was when the run was last closed"
+    if misfit := misfit_of(path, seals):
+        return misfit
+    for name in unlike_their_seals(path, seals):
+        if not (path / name).is_file():
+            return f"{path / name} is missing"
+        return f"{path / name} is damaged: it is not what it was when the run was last closed"
+    return None
+
+
+def misfit_of(path: Path, seals: dict[str, str]) -> str | None:
+    """If neither of the function's databases is the one that the record has sealed, the odd one may be the record."""
+    if len(unlike_their_seals(path, seals)) < len((SERVER, CLIENTS)) or not all(
+        (path / name).is_file() for name in (SERVER, CLIENTS)
+    ):
+        return None
+    return (
+        f"{path / RECORD} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
+        "or both of them are"
+    )
+
+
+def unlike_their_seals(path: Path, seals: dict[str, str]) -> list[str]:
+    """The function's databases that are not what they were when the run was last closed."""
+    return [
+        name
+        for name in (SERVER, CLIENTS)
+        if not (path / name).is_file() or digest((path / name).read_bytes()) != seals.get(name)
+    ]
 
 
 def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:
@@ -258,7 +303,8 @@ def _clean(run: OpenRun) -> None:
     """Take away what a crash left: temporary files, models no round refers to, uses of rounds never committed."""
     with storage_errors(run.path):
         for leftover in run.path.glob("*" + TEMPORARY):
-            leftover.unlink()
+            if not leftover.is_dir():  # which is nobody's of ours
+                leftover.unlink()
     run.inbox.clean()
     run.server.models.keep_only(run.server.kept().values())
     run.clients.rewind(run.server.stored_rounds_done() * run.file.plan.local_steps)

@@ -25,7 +25,10 @@ def has_content(database: Path) -> bool:
 def problem_of(database: Path) -> str | None:
     """What is wrong with the log beside a database that nobody has open; None if nothing is, or there is no log."""
     path = database.with_name(database.name + SUFFIX)
-    data = path.read_bytes() if path.is_file() else b""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:  # there is none, or whoever had it has just folded it in
+        return None
     if len(data) <= _HEADER:
         return None
     magic, _, page_size = struct.unpack_from(">III", data)
