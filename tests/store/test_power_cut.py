@@ -628,10 +628,11 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
                     cursor = super().execute(sql, *values)
                     name = self.file
                     wal, log = name + "-wal", root / (name + "-wal")
-                    if log.exists() and log.read_bytes() != (before.get(wal) or b""):
-                        found.append(Commit(before, wal, log.read_bytes(), bool(promised)))
-                    elif before.get(wal) and not log.exists():
+                    old, new = before.get(wal) or b"", log.read_bytes() if log.exists() else b""
+                    if old and not new:
                         found.append(Folding(before, name, (root / name).read_bytes(), bool(promised)))
+                    elif new != old:
+                        found.append(Commit(before, wal, new, bool(promised)))
                     return cursor
 
             def connect(place: Path) -> sqlite3.Connection:
