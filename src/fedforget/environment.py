@@ -31,9 +31,8 @@ def arithmetic(versions: dict[str, str]) -> tuple[str | None, ...]:
     return tuple(versions.get(key) for key in ("torch", "numpy", "processor", "threads"))
 
 
-def _processor() -> str:
+def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     """Its name, and what libraries choose their arithmetic by: a name may stand for several generations."""
-    cpuinfo = Path("/proc/cpuinfo")
     facts: dict[str, str] = {}
     if cpuinfo.exists():
         for line in cpuinfo.read_text(errors="replace").splitlines():

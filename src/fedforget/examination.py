@@ -21,7 +21,7 @@ from fedforget.store.files import digest
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside, misfit_of
+from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside, misfit
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 from fedforget.store.validation import require_schema, validate_clients, validate_record, validate_server
@@ -101,8 +101,8 @@ class Examination:
             raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
         elif seals.get(OWN_SEAL) != trail.seals.content_digest():
             raise self._unlike_its_seal(RECORD)
-        elif misfit := misfit_of(self._path, seals):
-            raise RunDamaged(misfit)
+        elif not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
+            raise RunDamaged(misfit(self._path))
         self._seals = seals
         return self._size(RECORD)
 
@@ -159,10 +159,14 @@ class Examination:
 
     def _sealed(self, name: str) -> Database:
         """A database, only if it is what it was: a torn one is not even opened."""
-        path = self._path / name
-        if self._seals and path.is_file() and digest(path.read_bytes()) != self._seals.get(name):
+        if self._seals and not self._is_as_sealed(name, self._seals):
             raise self._unlike_its_seal(name)
         return self._database(name)
+
+    def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
+        """One that is missing is told of by whoever opens it."""
+        path = self._path / name
+        return not path.is_file() or digest(path.read_bytes()) == seals.get(name)
 
     def _database(self, name: str, **kind: Any) -> Database:
         """Not opened beside a damaged log: SQLite would fold in what it can read of it, and delete the rest."""

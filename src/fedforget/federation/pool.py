@@ -11,7 +11,7 @@ import os
 import selectors
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,6 @@ from fedforget.federation.worker import Late, Lost, Worker
 PATIENCE = 600.0  # seconds for one local round
 _SHORT = 0.02  # seconds
 _END = object()
-_SHARED = object()
 
 
 def default_workers() -> int:
@@ -123,16 +122,12 @@ class PoolFederation(InlineFederation):
             self._model.write(works[0].model)
         can_cut = shared and len(works) <= len(self._halfway)
         board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].rows))
-        models: dict[int, Any] = {}  # and what is handed over without shared memory
-        while self._hand_out(board, works, models, shared=shared):
+        models: dict[int, Any] = {}
+        while self._hand_out(board, works, shared=shared):
             for desk in self._next_to_answer(works, meanwhile):
                 part = desk.parts.popleft()
                 try:
-                    answered = self._answer(desk, large=not shared)
-                    if answered is not _SHARED:
-                        models[part.task] = answered
-                    elif part.stop == len(works[part.task].rows):
-                        models[part.task] = self._results[part.task].views()
+                    models[part.task] = self._answer(desk, part, large=not shared)
                     board.done(part)
                 except Lost as how:
                     board.failed(part, _named(how, works[part.task]))
@@ -147,7 +142,7 @@ class PoolFederation(InlineFederation):
         board.raise_first_failure()
         return [models[task] for task in range(len(works))]
 
-    def _hand_out(self, board: Board, works: Sequence[LocalRound], models: Mapping[int, Any], *, shared: bool) -> bool:
+    def _hand_out(self, board: Board, works: Sequence[LocalRound], *, shared: bool) -> bool:
         """Give every worker something to do; says whether anything that matters is under way.
 
         Where parts are short, workers get the next one before they ask: waiting for it would take about as long.
@@ -155,15 +150,14 @@ class PoolFederation(InlineFederation):
         for depth in (1, 2) if shared and self._last_part < _SHORT else (1,):
             for desk in self._desks:
                 if len(desk.parts) < depth and not desk.lost and (part := board.take()) is not None:
-                    self._ask(desk, part, works[part.task], models.get(part.task), shared=shared)
+                    self._ask(desk, part, works[part.task], shared=shared)
         return any(board.matters(part) for desk in self._desks for part in desk.parts)
 
-    def _ask(self, desk: _Desk, part: Part, work: LocalRound, halfway: Any, *, shared: bool) -> None:
+    def _ask(self, desk: _Desk, part: Part, work: LocalRound, *, shared: bool) -> None:
         question = replace(  # without what the worker has: the model, and the ids of samples it has heard of
             work.part(part.start, part.stop),
             model=None if shared else work.model,
             samples=() if work.client in desk.introduced else work.samples,
-            halfway=halfway,
         )
         desk.introduced.add(work.client)
         if not desk.parts:
@@ -185,10 +179,10 @@ class PoolFederation(InlineFederation):
                 raise _named(Late(self._patience), works[task])
         return [key.data for key, _ in ready]
 
-    def _answer(self, desk: _Desk, *, large: bool) -> Any:
+    def _answer(self, desk: _Desk, part: Part, *, large: bool) -> Any:
         is_shared, model = desk.worker.answer(self._patience, large=large)
         self._last_part = time.monotonic() - desk.since
-        return _SHARED if is_shared else model
+        return self._results[part.task].views() if is_shared else model
 
     # In a worker
 
@@ -201,11 +195,11 @@ class PoolFederation(InlineFederation):
             into=into,
             model=self._model.views() if asked.model is None else asked.model,
             samples=self._heard.setdefault(asked.client, asked.samples),
-            halfway=self._halfway[task].views() if asked.done and asked.halfway is None else asked.halfway,
+            halfway=self._halfway[task].views() if asked.done else None,
         )
         trained = self._train_one(work)
         if trained is not into:
-            if not room or not room[0].fits(trained):
+            if not work.unfinished and not (room and room[0].fits(trained)):
                 return False, trained
             room[0].write(trained)
         return True, None

@@ -264,34 +264,21 @@ def _broken_seal(path: Path, trail: Record, seals: dict[str, str]) -> str | None
         return None
     if trail.seals.content_digest() != seals[OWN_SEAL]:  # the record vouches for the rest
         return f"{path / RECORD} is damaged: it is not what it was when the run was last closed"
-    if misfit := misfit_of(path, seals):
-        return misfit
-    for name in unlike_their_seals(path, seals):
+    for name in (CLIENTS, SERVER):
         if not (path / name).is_file():
             return f"{path / name} is missing"
-        return f"{path / name} is damaged: it is not what it was when the run was last closed"
-    return None
+    unlike = [name for name in (CLIENTS, SERVER) if digest((path / name).read_bytes()) != seals[name]]
+    if len(unlike) > 1:
+        return misfit(path)
+    return f"{path / unlike[0]} is damaged: it is not what it was when the run was last closed" if unlike else None
 
 
-def misfit_of(path: Path, seals: dict[str, str]) -> str | None:
-    """If neither of the function's databases is the one that the record has sealed, the odd one may be the record."""
-    if len(unlike_their_seals(path, seals)) < len((SERVER, CLIENTS)) or not all(
-        (path / name).is_file() for name in (SERVER, CLIENTS)
-    ):
-        return None
+def misfit(path: Path) -> str:
+    """Where neither database of the function is the one that the record has sealed, the odd one may be the record."""
     return (
         f"{path / RECORD} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
         "or both of them are"
     )
-
-
-def unlike_their_seals(path: Path, seals: dict[str, str]) -> list[str]:
-    """The function's databases that are not what they were when the run was last closed."""
-    return [
-        name
-        for name in (SERVER, CLIENTS)
-        if not (path / name).is_file() or digest((path / name).read_bytes()) != seals.get(name)
-    ]
 
 
 def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:

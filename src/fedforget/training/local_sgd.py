@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource
-from fedforget.errors import NonFiniteLoss, TrainingFailed
+from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.dense import Gradient, Products, dense_tail
 from fedforget.training.shelves import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
@@ -70,11 +70,13 @@ class TorchLearner:
         self._pristine.restore()
         self._module.train()
         self._run_steps(work, start, velocities)
+        outcome = views_of(self._module)
+        _require_same_tensors(outcome, work)
         if work.unfinished:
-            return copied(_handed_over(views_of(self._module), velocities), work.into)
+            return copied(_handed_over(outcome, velocities), work.into)
         if not all(map(_is_finite, self._parameters)):
             raise self._not_finite(work, len(work.rows) - 1)
-        return copied(views_of(self._module), work.into)
+        return copied(outcome, work.into)
 
     @torch.no_grad()
     def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> None:
@@ -120,8 +122,7 @@ class TorchLearner:
                 places.append(place)
                 whole.append(torch.zeros_like(self._parameters[place]) if gradient is None else gradient)
         if len(places) < len(found):
-            parameters, start, velocities = ([column[place] for place in places if column] for column in columns)
-            self._move(whole, parameters, start, velocities, first=first)
+            self._move(whole, *([column[place] for place in places if column] for column in columns), first=first)
         else:
             self._move(whole, *columns, first=first)
 
@@ -160,6 +161,16 @@ class TorchLearner:
 
 def _where(work: LocalRound, index: int) -> str:
     return f"client {work.client}, round {work.round}, step {work.done + index + 1}"
+
+
+def _require_same_tensors(outcome: Weights, work: LocalRound) -> None:
+    """A module that makes another tensor of a buffer would depend on how often this process has called it."""
+    for name, array in outcome.items():
+        if (array.shape, array.dtype) != (work.model[name].shape, work.model[name].dtype):
+            raise InvalidInput(
+                f"training client {work.client} changed the type or the shape of the model's tensor {name!r}",
+                hint="let `forward` change buffers in place",
+            )
 
 
 def _is_finite(parameter: Tensor) -> bool:

@@ -63,18 +63,12 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
 
 
 def copied(weights: Weights, into: Weights | None) -> Weights:
-    """A copy, put where it is wanted if that is somewhere, and laid out like it."""
-    if into is None or not _laid_out_alike(weights, into):
+    """A copy, put where it is wanted if that is somewhere."""
+    if into is None:
         return {name: array.copy() for name, array in weights.items()}
     for name, array in weights.items():
         np.copyto(into[name], array, casting="no")
     return into
-
-
-def _laid_out_alike(one: Weights, other: Weights) -> bool:
-    return one.keys() == other.keys() and all(
-        (array.shape, array.dtype) == (other[name].shape, other[name].dtype) for name, array in one.items()
-    )
 
 
 class PristineBuffers:
