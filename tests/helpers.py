@@ -25,7 +25,7 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ClientMemory, LocalRound, ServerMemory, State, TrainReply
+from fedforget.algorithm.ports import ClientMemory, LocalRound, ServerMemory, State, Trained, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.federation.inline import InlineFederation
 
@@ -106,8 +106,10 @@ class HistoryIsTheModel:
     It can be stored wherever tensors can, so a history is read out of what was stored and never derived again.
     """
 
-    def train(self, work: LocalRound) -> dict[str, np.ndarray]:
-        return self._encode([work.batches, [stream.hex() for stream in work.streams]])
+    def train(self, work: LocalRound) -> Trained:
+        first = json.dumps([work.round, work.client, work.batches[: work.witness_after]]).encode()
+        model = self._encode([work.batches, [stream.hex() for stream in work.streams]])
+        return Trained(model, first if work.witness_after else None)
 
     def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:
         trained = [[reply.client, *self.decode(reply.model)] for reply in replies]
@@ -164,6 +166,7 @@ def clients_view(memory: ClientMemory, roster: Iterable[Id]) -> dict[str, Any]:
             memory.samples(client).ids,
             memory.samples(client).blocks.tobytes(),
             dict(memory.first_steps(client)),
+            dict(memory.witnesses(client)),
             memory.seed(client),
         )
         for client in roster

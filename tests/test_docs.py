@@ -74,8 +74,24 @@ def test_every_exit_code_is_documented_with_a_remedy() -> None:
 def test_every_error_has_its_code_in_the_table(error: type[errors.FedForgetError]) -> None:
     rows = documented_codes()[error.exit_code]
     assert any(f"`{error.code}`" in cells[1] for cells in rows), error.code
-    if error is not errors.FedForgetError:
-        assert error.__doc__ or error.code
+
+
+@pytest.mark.parametrize("error", all_errors(), ids=lambda error: error.__name__)
+def test_every_error_is_in_the_tree_with_what_it_is_for(error: type[errors.FedForgetError]) -> None:
+    """The command line's own stands in its module."""
+    if error in (errors.FedForgetError, proving.VerificationFailed):
+        return
+    told = re.search(rf"^ +{error.__name__} +(\S.*)$", errors.__doc__ or "", re.MULTILINE)
+    assert told is not None
+    assert len(told[1].partition("(exit")[0].strip()) > 10, told[1]
+
+
+def test_no_row_of_the_table_names_a_code_that_does_not_exist() -> None:
+    named = {
+        code for rows in documented_codes().values() for cells in rows for code in re.findall(r"`(.+?)`", cells[1])
+    }
+    ends = {"usage", "unexpected", "interrupted", "terminated"}
+    assert named == {error.code for error in all_errors()} | ends
 
 
 def test_codes_of_errors_are_their_own() -> None:
@@ -128,7 +144,7 @@ def test_every_part_of_the_plan_file_is_documented() -> None:
     from fedforget.algorithm.plan import Plan  # noqa: PLC0415 (only here)
 
     section = text_of("run-directory.md").split("\n## plan.toml\n")[1].split("\n## ")[0]
-    lines = PlanFile(Plan(1, 1, 1, 1), {}, {}, b"").encode().decode().splitlines()
+    lines = PlanFile(Plan(1, 1, 1, 1), {}, {}, b"", {}).encode().decode().splitlines()
     keys = [line.split(" = ")[0] for line in lines if " = " in line]
     sections = [line for line in lines if line.startswith("[")]
     assert [word for word in (*keys, *sections) if f"`{word}`" not in section] == []

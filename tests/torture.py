@@ -27,6 +27,7 @@ FILES = (
     "tests/cli/test_kill.py", "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
     "tests/store/test_wholeness.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
     "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
+    "tests/store/test_hostile.py",
 )  # fmt: skip
 ONE_BY_ONE = ("--dist", "load", "--maxschedchunk", "1")  # the longest come first; whoever is free takes the next
 PYTEST = ("-n", "logical", "--maxprocesses", "8", *ONE_BY_ONE, "-m", "slow or not slow")
@@ -70,7 +71,7 @@ INTRODUCTION = """Every count
 is of cases that came out as they must: a single one that did not would have stopped the writing of this page. `make
 check` runs a part of each."""
 
-ADDED_UP = {"kills", "power", "refusals", "damage", "receipts"}
+ADDED_UP = {"kills", "power", "refusals", "damage", "receipts", "hostile"}
 SECTIONS = (
     (
         "kills",
@@ -115,6 +116,13 @@ After each step the run must be, byte for byte, what learning from scratch on th
         """Random 64-bit markers in ids and features, and digests and weights of every model that was replaced, are
 searched after the purge in every byte and file name of the run directory (free pages and logs of its databases
 included), of the log and of an export. The search finds them when a step of the purge is left out.""",
+    ),
+    (
+        "hostile",
+        "Directories made by an attacker",
+        """Over a thousand kinds: links, pipes, directories and giants in place of files, odd headers, views, triggers,
+wrong values in every column, texts that nest or never end. Every command must refuse clearly or give the right answer,
+within ten seconds and a gigabyte, touch nothing outside, and, if it only looks, change nothing inside.""",
     ),
     (
         "receipts",

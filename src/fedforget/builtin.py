@@ -12,9 +12,10 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data import digits
 from fedforget.data.digits import Digits
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, RunDamaged, quoted
 from fedforget.store import run_directory
-from fedforget.store.plan_file import PlanFile
+from fedforget.store.plan_file import NAME, OWN, PlanFile
+from fedforget.store.run_directory import OpenRun
 
 if TYPE_CHECKING:
     from fedforget.run import Run
@@ -51,7 +52,8 @@ class DigitsFederation:
 def check_dataset(name: str) -> None:
     if name not in DATASETS:
         raise InvalidInput(
-            f"unknown dataset {name!r}", hint=f"use one of: {', '.join(DATASETS)}; or bring your own with fedforget.Run"
+            f"unknown dataset {quoted(name)}",
+            hint=f"use one of: {', '.join(DATASETS)}; or bring your own with fedforget.Run",
         )
 
 
@@ -97,18 +99,35 @@ def train_run(
     )
 
 
-def open_run(path: Path, *, all_data: bool = False, **workforce: Any) -> Run:
-    """Open a run on a built-in dataset from its directory alone; ``all_data``: also with what it doesn't hold."""
+def _require_buildable(run: OpenRun) -> None:
+    """Refuse a plan that asks for a larger model than the run has, before memory is taken for it."""
+    if run.file.model.get("name") == OWN:
+        return
+    from fedforget.training.models import structure_of_settings  # noqa: PLC0415 (torch)
+
+    if structure_of_settings(run.file.model) != run.file.tensors:
+        raise RunDamaged(
+            f"{run.path / NAME} is damaged: its tensors are not those of its model", hint="restore it from a backup"
+        )
+    run.server.models.require_room_for(run.server.model_digest(0), run.file.tensors)
+
+
+def open_run(path: Path, *, all_data: bool = False, instead: str | None = None, **workforce: Any) -> Run:
+    """Open a run on a built-in dataset from its directory alone; ``all_data``: also with what it doesn't hold.
+
+    A run with other data is refused, with the hint ``instead``.
+    """
     from fedforget.run import Run  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 
     with run_directory.reading(path, settled=False) as run:  # says so if the plan is not the run's
         file = run.file
+        _require_buildable(run)
         owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
-    if file.dataset.get("name") not in DATASETS or file.model.get("name") == "own":
+    if not file.is_built_in or file.dataset.get("name") not in DATASETS:
         raise InvalidInput(
             f"the model and data of {path} are not built in",
-            hint="open it in Python: fedforget.Run(path, model=…, data=…)",
+            hint=instead or "open it in Python: fedforget.Run(path, model=…, data=…)",
         )
     if all_data:
         chosen = file.dataset

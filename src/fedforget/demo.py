@@ -17,6 +17,7 @@ from fedforget.builtin import train_run
 from fedforget.errors import InvalidInput
 from fedforget.run import Run
 from fedforget.store import run_directory
+from fedforget.store.files import storage_errors
 from fedforget.store.requests import Basis
 
 CLIENTS = 60
@@ -183,6 +184,10 @@ def _directory(out: Path | None) -> Iterator[Path]:
         with tempfile.TemporaryDirectory(prefix="fedforget-demo-") as temporary:
             yield Path(temporary)
         return
-    if out.exists() and any(out.iterdir()):
-        raise InvalidInput(f"{out} is not empty", hint="choose a new directory for --out")
+    with storage_errors(out):
+        if out.exists() and not out.is_dir():
+            raise InvalidInput(f"{out} is not a directory", hint="choose a new directory for --out")
+        out.mkdir(mode=0o700, parents=True, exist_ok=True)  # the runs in it hold seeds
+        if any(out.iterdir()):
+            raise InvalidInput(f"{out} is not empty", hint="choose a new directory for --out")
     yield out

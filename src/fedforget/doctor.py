@@ -12,10 +12,10 @@ from fedforget.algorithm.draws import Address, Purpose, draw_key
 from fedforget.algorithm.ids import id_block
 from fedforget.environment import environment
 from fedforget.errors import FedForgetError, RunBusy, StorageFailed
-from fedforget.examination import Check, Examination, is_read_only
+from fedforget.examination import Check, Examination
 from fedforget.store import plan_file
 from fedforget.store.files import write_durably
-from fedforget.store.lock import RunLock, looking
+from fedforget.store.lock import at_rest, looking
 from fedforget.store.run_directory import CLIENTS, RECORD, SERVER
 
 
@@ -61,9 +61,9 @@ def _vectors() -> str:
 def _arithmetic() -> str:
     import torch  # noqa: PLC0415
 
-    from fedforget.training.streams import one_thread  # noqa: PLC0415
+    from fedforget.training.arithmetic import fixed_arithmetic  # noqa: PLC0415
 
-    with one_thread():
+    with fixed_arithmetic():
         matrix = torch.arange(64 * 64, dtype=torch.float32).reshape(64, 64).sin()
         results = {(matrix @ matrix).numpy().tobytes() for _ in range(20)}
     if len(results) != 1:
@@ -83,15 +83,11 @@ def _run(path: Path) -> Iterator[Check]:
         return
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(_kept_out(path))
+            held.enter_context(at_rest(path))
+            held.enter_context(looking(path))
         except RunBusy as error:  # whatever is looked at now may be something else the next moment
             yield Check("lock", False, error.message, error.hint)
             return
         except FedForgetError as error:
             yield Check("lock", False, error.message, error.hint)
         yield from Examination(path, held).checks()
-
-
-def _kept_out(path: Path) -> contextlib.AbstractContextManager[object]:
-    """Nobody works on a file system that is read-only, so there is nobody to keep out."""
-    return looking(path) if is_read_only(path) else RunLock(path)

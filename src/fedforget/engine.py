@@ -17,7 +17,8 @@ from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, State
 from fedforget.data.federated import FederatedData
-from fedforget.errors import InvalidInput
+from fedforget.environment import numeric_environment
+from fedforget.errors import InvalidInput, quoted
 from fedforget.federation.beside import Beside
 from fedforget.federation.inline import InlineFederation
 from fedforget.federation.pool import PATIENCE, PoolFederation
@@ -45,7 +46,7 @@ class Workforce:
 
     def __post_init__(self) -> None:
         if self.federation not in FEDERATIONS:
-            raise InvalidInput(f"unknown federation {self.federation!r}", hint=f"use {' or '.join(FEDERATIONS)}")
+            raise InvalidInput(f"unknown federation {quoted(self.federation)}", hint=f"use {' or '.join(FEDERATIONS)}")
         if self.workers is not None and self.workers < 1:
             raise InvalidInput(f"{self.workers} workers cannot train", hint="give at least 1 of them (--workers)")
         if self.workers is not None and self.federation != POOL:
@@ -110,6 +111,7 @@ class Engine:
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         """Learn up to a round, or until there is a reason to stop; measure every so many rounds."""
+        run.record.environments.begin(run.server.rounds_done + 1, numeric_environment())
         with self.server(run) as server, self._measuring(run, measure_every) as measure:
 
             def after(round_: int, state: State) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Iterable, Mapping
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from typing import Protocol
 
 _GENERATION = {"family": "cpu family", "model": "model"}
 _VECTORS = ("avx", "avx2", "avx512f")  # the last that is there counts
+_BITS = ("torch", "numpy", "processor", "threads", "vectors", "variables", "probe")
 
 
 @cache
@@ -22,13 +25,38 @@ def environment() -> dict[str, str]:
         "torch": version("torch"),
         "numpy": version("numpy"),
         "processor": _processor(),
-        "threads": "1",
     }
 
 
-def arithmetic(versions: dict[str, str]) -> tuple[str | None, ...]:
+def numeric_environment() -> dict[str, str]:
+    """The environment together with what torch computes with here."""
+    from fedforget.training.arithmetic import fingerprint  # noqa: PLC0415 (torch)
+
+    return {**environment(), **fingerprint()}
+
+
+def arithmetic(versions: Mapping[str, str]) -> tuple[str | None, ...]:
     """The part of an environment that can change the bits of a result."""
-    return tuple(versions.get(key) for key in ("torch", "numpy", "processor", "threads"))
+    return tuple(versions.get(key) for key in _BITS)
+
+
+class _Trained(Protocol):
+    @property
+    def environment(self) -> Mapping[str, str]: ...
+
+
+def is_mixed(trained: Iterable[_Trained]) -> bool:
+    """Whether more than one kind of arithmetic had a part in these rounds."""
+    return len({arithmetic(each.environment) for each in trained}) > 1
+
+
+def numeric_differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """What may give other bits, in words."""
+    return [
+        f"{key} was {then.get(key) or 'not set'} and is {now.get(key) or 'not set'}"
+        for key in _BITS
+        if then.get(key) != now.get(key)
+    ]
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

@@ -1,4 +1,4 @@
-"""What happens to requests on an open run: taken in, begun with, met by one recomputation for all, purged.
+"""How requests on an open run are met: begun with, by one recomputation for all, purged. ``intake`` takes them in.
 
 The intent of a batch is committed to the record first. Everything else is applied from it, and may be repeated: any
 crash is finished by the next command. Whatever is handed in while a recomputation is under way joins it.
@@ -10,7 +10,6 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request, apply, decide
@@ -18,19 +17,15 @@ from fedforget.algorithm.ids import Id, id_block
 from fedforget.algorithm.join import first_change
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.engine import Engine, OnRound
-from fedforget.environment import environment
-from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.store import run_directory
+from fedforget.environment import is_mixed, numeric_environment
+from fedforget.errors import InvalidInput, UnknownTarget, shown
+from fedforget.intake import Intake
+from fedforget.learner_check import OtherEnvironment, require_learner
 from fedforget.store.batches import Outcome
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.inbox import Inbox
-from fedforget.store.request_book import RequestBook
-from fedforget.store.requests import Basis, Intent, Newcomer, Receipt, Stage, Submission, guarantee_of
+from fedforget.store.requests import Basis, Intent, Newcomer, Stage, Submission, guarantee_of
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
-from fedforget.targets import still_there
-
-_OF_ITS_KEY = "its idempotency key came with other requests before, or with what was cancelled, rejected or undone"
 
 
 @dataclass(slots=True)
@@ -41,96 +36,58 @@ class Erasure:
     run: OpenRun
     on_round: OnRound | None = None
     eval_every: int | None = None
+    other_environment: OtherEnvironment = OtherEnvironment.REFUSE
     _data_checked: bool = False
+    _learner_checked: bool = False
+    _begun_anew: bool = False
 
     # Taking in
 
-    def submit(self, submission: Submission, *, defer: bool = False, told: bool = False) -> list[str]:
-        """Accept requests, all or none, and begin with them unless they are deferred. Returns their ids.
+    @property
+    def intake(self) -> Intake:
+        return Intake(self.run)
 
-        What is gone already, or waits already, keeps the id it has; ``told``: somebody knows the new one too.
+    def submit(self, submission: Submission) -> list[str]:
+        """Accept requests, all or none, and begin with them. Returns their ids.
+
+        What is gone already keeps the id it has, and so does what waits.
         """
-        record = self.run.record
-        ids = record.book.ids_of_key(submission)
-        if ids is None:
-            self.remove_begun()  # a recomputation that was interrupted absorbs the new requests
-            try:
-                known = self._known(submission.requests)
-            except UnknownTarget:
-                if defer:
-                    self._reject(submission)
-                raise
-            record.book.ask_again(submission, known.values())
-            if defer:
-                return record.book.receive(submission, known, told=told)
-            waiting = record.book.waiting()
-            again = {i: waiting[i] for i in known.values() if i in waiting}  # asked for once more, and at once
-            fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
-            wanted = {**again, **fresh}
-            new_seed = submission.new_seed and bool(wanted or not self._has_new_seeds_coming())
-            if not wanted and not new_seed:
-                return record.book.receive(submission, known)
-            intent, decided = self._decide(
-                wanted, {**waiting, **fresh}, dict.fromkeys(fresh, submission.basis), new_seed
-            )
-            return record.book.receive(submission, known, partial(record.batches.enter, intent, **decided))
-        require_standing(self.run, submission, ids)
-        record.book.ask_again(submission, ids)
-        if told:
-            record.book.also_known_as(submission.ids, ids)
-        if not defer:
-            waiting = record.book.waiting()
-            self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
-        return ids
+        book, batches = self.run.record.book, self.run.record.batches
+        ids = book.ids_of_key(submission)
+        if ids is not None:
+            self.intake.ask_again(submission, ids)
+            self.begin(self._waiting(ids))
+            return ids
+        self.remove_begun()  # a recomputation that was interrupted absorbs the new requests
+        known = self.intake.known(submission.requests)
+        book.ask_again(submission, known.values())
+        again = self._waiting(known.values())  # asked for once more, and at once
+        fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
+        wanted = {**again, **fresh}
+        new_seed = submission.new_seed and bool(wanted or not self._has_new_seeds_coming())
+        if not wanted and not new_seed:
+            return book.receive(submission, known)
+        bases = dict.fromkeys(fresh, submission.basis)
+        intent, decided = self._decide(wanted, {**book.waiting(), **fresh}, bases, new_seed)
+        return book.receive(submission, known, partial(batches.enter, intent, **decided))
+
+    def _waiting(self, ids: Iterable[str]) -> dict[str, Request]:
+        """Those of the requests that wait."""
+        waiting = self.run.record.book.waiting()
+        return {identifier: waiting[identifier] for identifier in ids if identifier in waiting}
 
     def _has_new_seeds_coming(self) -> bool:
-        """Whether somebody asked for them and was interrupted: asking again is asking once."""
+        """Whether they were asked for and the process was interrupted: asking again is asking once."""
         return any(intent.reseed is not None for intent in self.run.record.batches.pending())
 
     def take_in(self, *, join: bool) -> None:
-        """What was handed in while somebody worked on the run: accept it; ``join``: begin with it at once."""
-        for path, handed_in in self.run.inbox.submissions():
-            submission = handed_in.taken_in()
-            try:
-                ids = self.submit(submission, defer=True, told=True)
-            except UnknownTarget:
-                ids = []  # rejected, and the record says so
-            except InvalidInput:
-                ids = []
-                self._reject(submission, _OF_ITS_KEY)
+        """Accept what was handed in while a process worked on the run; ``join``: begin with it at once."""
+        if self.run.inbox:
+            self.remove_begun()
+        for ids in self.intake.take_in():
             if join:
-                waiting = self.run.record.book.waiting()
-                self.begin({identifier: waiting[identifier] for identifier in ids if identifier in waiting})
-            self.run.record.database.fold()  # it stands nowhere else from now on
-            self.run.inbox.take_away(path)
-        self.run.inbox.clean()
-
-    def _known(self, requests: Sequence[Request]) -> dict[Request, str]:
-        """Under which id each request is known already, if it is."""
-        waiting = {request: identifier for identifier, request in self.run.record.book.waiting().items()}
-        there = set(still_there(self.run, requests))
-        return {
-            request: waiting[request] if request in waiting else self.run.record.book.id_of(request) or ""
-            for request in requests
-            if request in waiting or request not in there
-        }
-
-    def _reject(self, submission: Submission, reason: str | None = None) -> None:
-        reasons = dict.fromkeys(submission.requests, reason or "")
-        for request in submission.requests if reason is None else ():
-            try:
-                self._known([request])
-            except UnknownTarget:
-                reasons[request] = "there is no such client or sample"
-            else:
-                reasons[request] = "another request of its batch was rejected"
-        if not any(map(self.run.record.book.knows, submission.ids)):
-            self.run.record.book.reject(submission, reasons)
-
-    def is_deferred(self, ids: Sequence[str]) -> bool:
-        """Whether all of them wait, and nothing is to be finished."""
-        waiting = self.run.record.book.waiting()
-        return bool(ids) and all(identifier in waiting for identifier in ids) and not self.run.record.batches.pending()
+                self.begin(self._waiting(ids))
+                self.remove_begun()
 
     # Beginning
 
@@ -164,12 +121,17 @@ class Erasure:
         alone = [0 if step is None else (goal - plan.round_of(step) + 1) for step in decision.first_changed_steps]
         decision = replace(decision, goal=goal)
         if new_seed:  # changes every draw
-            changed = (1 if goal else None,) * len(decision.requests)
-            decision = replace(decision, rewind_to=0, first_changed_steps=changed)
+            first = (1 if goal else None,) * len(decision.requests)
+            decision = replace(decision, rewind_to=0, first_changed_steps=first)
+        anew = self.other_environment is OtherEnvironment.RECOMPUTE and goal > 0
+        if anew:
+            decision = replace(decision, rewind_to=0)
         if decision.rewind_to < goal:  # without a recomputation neither data nor models are read
             self._check_data(decision.requests)
+            self._check_learner(decision.rewind_to, decision.requests)
             run.server.load(run.server.kept_at_or_before(decision.rewind_to))
-        spared = set(run.server.roster) <= set(decision.leaving) or not (decision.first_changed_step or new_seed)
+        changed = decision.first_changed_step or new_seed or anew
+        spared = set(run.server.roster) <= set(decision.leaving) or not changed
         intent = Intent.new(tuple(met), decision, reseed=secrets.token_hex(32) if new_seed else None)
         return intent, {
             "guarantee": guarantee_of(run.server.seed_origin, run.record.book.tainted, basis, new_seed),
@@ -185,6 +147,8 @@ class Erasure:
         run, batches = self.run, self.run.record.batches
         begun = [intent for intent in batches.pending() if batches.stage(intent) == Stage.ACCEPTED]
         for intent in begun:
+            if intent.decision.rewind_to < run.server.rounds_done:  # another process may have decided it
+                self._check_learner(intent.decision.rewind_to, intent.decision.requests)
             run.server.begin_work(intent.batch_id)
             with self.engine.server(run) as server:
                 apply(server, intent.decision)
@@ -198,12 +162,14 @@ class Erasure:
     def settle(self) -> None:
         """Finish every batch, one recomputation for all: also what a crash interrupted."""
         run, record = self.run, self.run.record
+        self._begin_anew_once()
         self.remove_begun()
         while (goal := self._goal()) is not None:
             if len(run.server.roster) and run.server.rounds_done < goal:
                 self._check_data()
+                self._check_learner(run.server.rounds_done)
                 self.engine.learn(run, goal, self.on_round, self.eval_every, stop=lambda: bool(run.inbox))
-                record.trained(run.server.rounds_done, environment())
+                record.trained(run.server.rounds_done, numeric_environment())
             if not run.inbox:
                 break
             self.take_in(join=True)
@@ -230,10 +196,39 @@ class Erasure:
             batches.purged(intent)
 
     def _check_data(self, leaving: Iterable[Request] = ()) -> None:
-        """Once is enough: nobody else changes what this process trains on."""
+        """Once is enough: no other process changes what this one trains on."""
         if not self._data_checked:
             self.engine.check_data(self.run, leaving)
             self._data_checked = True
+
+    def _check_learner(self, rounds: int, requests: Sequence[Request] = ()) -> None:
+        """That this learner trained the rounds that stay. Once is enough, as with the data."""
+        run = self.run
+        if not self._learner_checked:
+            stays = min(run.server.kept_at_or_before(rounds), run.server.rounds_done)
+            require_learner(self.engine, run, stays, requests, self.other_environment)
+            self._learner_checked = True
+
+    def _begin_anew_once(self) -> None:
+        """Compute all rounds again in this environment, if that is asked for and no request does it anyway."""
+        if self.other_environment is not OtherEnvironment.RECOMPUTE or self._begun_anew:
+            return
+        self._begun_anew = True
+        record, pending = self.run.record, self.run.record.batches.pending()
+        goal = max([self.run.server.rounds_done, *(intent.decision.goal for intent in pending)])
+        begun = [intent for intent in pending if record.batches.stage(intent) == Stage.ACCEPTED]
+        if goal and all(intent.decision.rewind_to for intent in begun):
+            leaving = [request for intent in begun for request in intent.decision.requests]
+            self._check_data(leaving)
+            self._check_learner(0, leaving)
+            record.batches.begin(Intent.new((), Decision((), (), (), goal, 0)), guarantee="", recomputed_steps=0)
+
+    def learn(self, goal: int) -> None:
+        """Go on to a round, where nothing waits to be finished."""
+        self._check_data()
+        self._check_learner(self.run.server.rounds_done)
+        self.engine.learn(self.run, goal, self.on_round, self.eval_every)
+        self.run.record.trained(self.run.server.rounds_done, numeric_environment())
 
     def _goal(self) -> int | None:
         """The round to learn to; None if nothing waits to be recomputed."""
@@ -256,6 +251,7 @@ class Erasure:
             plan_digest=run.file.digest,
             commitments=commitments_digest(run),
             version=__version__,
+            mixed_environments=is_mixed(run.record.environments.of_rounds(run.server.rounds_done)),
         )
 
     def _reseed(self, root: str) -> None:
@@ -283,6 +279,7 @@ class Erasure:
         decision = Decision((), (), (), goal, goal if step is None else plan.round_of(step) - 1)
         if decision.rewind_to < goal:
             self._check_data()
+            self._check_learner(decision.rewind_to, [Request(new.client) for new in joining])
         intent = Intent.new((), decision, joining=joining)
         added = {
             "clients": sum(new.seed is not None for new in joining),
@@ -311,7 +308,7 @@ class Erasure:
             for sample in new:
                 if not returning and run.record.book.id_of(Request(client, sample)) is not None:
                     raise InvalidInput(
-                        f"sample {sample} of client {client} was erased from {run.path}",
+                        f"sample {shown(sample)} of client {shown(client)} was erased from {run.path}",
                         hint="to bring it back, say so: --returning (returning=True in Python)",
                     )
             if new:
@@ -322,47 +319,3 @@ class Erasure:
     def _join(self, joining: Sequence[Newcomer]) -> None:
         self.run.clients.join(joining)
         self.run.server.join({new.client: new.seed.commitment for new in joining if new.seed is not None})
-
-
-def require_standing(run: OpenRun, submission: Submission, ids: Sequence[str]) -> None:
-    """A key may not stand for something that no longer holds: whoever asks would believe that it is gone."""
-    key, hint = f"the request with the idempotency key {submission.key!r}", "use a new key to ask again"
-    for receipt in run.record.book.receipts_of(ids):
-        if receipt.state == Stage.REJECTED:
-            raise UnknownTarget(f"{key} was rejected: {receipt.reason}", hint=hint)
-        if receipt.state == Stage.CANCELLED:
-            raise InvalidInput(f"{key} was cancelled", hint=hint)
-        if receipt.state == Stage.PURGED and still_there(run, submission.requests):
-            raise InvalidInput(f"{key} was met, and what it took was brought back since", hint=hint)
-
-
-def recognised(book: RequestBook, receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
-    """The same to whoever asks for what may be gone: it may have gone under a request for something else.
-
-    Then the receipt is that of the other request, whose sample the record doesn't know.
-    """
-    return [
-        replace(receipt, client=request.client, sample=request.sample if went_under else None)
-        for receipt, request in zip(receipts, requests, strict=True)
-        for went_under in (receipt.is_open or book.went_under(receipt.id, request),)
-    ]
-
-
-def told_back(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
-    """Receipts that name what was asked for, to whoever asked."""
-    return [
-        replace(receipt, client=request.client, sample=request.sample)
-        for receipt, request in zip(receipts, requests, strict=True)
-    ]
-
-
-def hand_in(path: Path, submission: Submission) -> list[Receipt]:
-    """Leave requests for the process that works on a run; refused here already if there is nothing of the kind."""
-    with run_directory.reading(path, settled=False) as run:
-        known = run.record.book.ids_of_key(submission)
-        still_there(run, submission.requests)
-        if known is not None:
-            require_standing(run, submission, known)
-        standing = [] if known is None else run.record.book.receipts_of(known)
-    Inbox(path).leave(submission)  # whoever works on the run judges it, also where the key is known
-    return told_back(standing, submission.requests) if standing else submission.receipts()

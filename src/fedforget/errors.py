@@ -19,11 +19,44 @@
       UnfinishedRequest       an interrupted request must be finished first (exit 12)
       ReceiptRefused          a signed receipt is not what it says     (exit 13)
       OutOfMemory             there was not enough of it               (exit 14)
+      LearnerDiffers          the module or the loss is not the run's   (exit 15)
+      EnvironmentDiffers      other hardware or libraries compute here  (exit 16)
+      AttentionNeeded         a request is overdue or unfinished       (exit 17)
+      RunTooOld               made by FedForget 0.2 or older            (exit 18)
 
 The library raises these; only the command line turns them into exit codes.
 """
 
 from __future__ import annotations
+
+_LONGEST_WORD, _LONGEST_MESSAGE = 80, 8000  # characters
+
+
+def shown(value: object) -> str:
+    """An id, or any text of a user, as a message shows it: on one line, short, and without power over a terminal."""
+    text = str.__str__(value) if isinstance(value, str) else _repr(value)
+    if len(text) <= _LONGEST_WORD:
+        return escaped(text)
+    return f"{escaped(text[: _LONGEST_WORD // 2])}… ({len(text)} characters)"
+
+
+def _repr(value: object) -> str:
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001 (an integer of more than 4300 digits, or any object of a user)
+        return f"a {type(value).__name__}"
+
+
+def quoted(value: object) -> str:
+    """The same in quotation marks if it is a text."""
+    return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
+
+
+def escaped(text: str) -> str:
+    """Without control characters, line breaks, escape sequences, and marks that turn the direction of writing."""
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class FedForgetError(Exception):
@@ -33,15 +66,21 @@ class FedForgetError(Exception):
     exit_code = 1
 
     def __init__(self, message: str, *, hint: str = "") -> None:
-        super().__init__(message)
-        self.message = message
-        self.hint = hint
+        self.message = _one_line(message)
+        self.hint = _one_line(hint)
+        super().__init__(self.message)
 
     def __reduce__(self) -> tuple[object, ...]:
         return _again, (type(self), self.message, self.hint)  # errors cross over from worker processes
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+def _one_line(text: str) -> str:
+    if len(text) > _LONGEST_MESSAGE:
+        text = f"{text[:_LONGEST_MESSAGE]}… ({len(text)} characters)"
+    return escaped(text)
 
 
 def _again(kind: type[FedForgetError], message: str, hint: str) -> FedForgetError:
@@ -130,3 +169,23 @@ class ReceiptRefused(FedForgetError):
 class OutOfMemory(FedForgetError):
     code = "out-of-memory"
     exit_code = 14
+
+
+class LearnerDiffers(FedForgetError):
+    code = "learner-differs"
+    exit_code = 15
+
+
+class EnvironmentDiffers(FedForgetError):
+    code = "environment-differs"
+    exit_code = 16
+
+
+class AttentionNeeded(FedForgetError):
+    code = "attention-needed"
+    exit_code = 17
+
+
+class RunTooOld(FedForgetError):
+    code = "run-too-old"
+    exit_code = 18

@@ -13,18 +13,21 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest
-from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store, story, wal
+from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest, shown
+from fedforget.store import advice, client_store, inbox, plan_file, receipt_key, record, server_store, story
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
+from fedforget.store.door import Door
 from fedforget.store.files import digest
+from fedforget.store.frozen import LARGEST_IMAGE
+from fedforget.store.inbox import Inbox
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, logs_beside, misfit
+from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, SERVER, digest_of, logs_beside, misfit
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
-from fedforget.store.validation import require_schema, validate_clients, validate_record, validate_server
+from fedforget.store.validation import validate_clients, validate_record, validate_server
 from fedforget.store.wholeness import require_whole
 
 _OF_THE_MACHINE = (
@@ -73,7 +76,7 @@ class Examination:
             yield _examined(
                 f"{RECORD}, every byte",
                 untouched,
-                f"its content is whole: `fedforget train {self._path}` writes the file anew",
+                f"its content is whole: {advice.train(self._path)} writes the file anew",
             )
         if self._server is not None and self._clients is not None:
             yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
@@ -83,34 +86,32 @@ class Examination:
         yield from self._models(replayable=all(check.ok for check in files))
         if self._trail is not None:
             yield _examined("event chain", partial(_chain, self._trail), f"the record was altered: {_LOST_RECORD}")
-            unfinished = f"finish it with `fedforget train {self._path}`"
-            yield _examined("requests", partial(_requests, self._trail), unfinished)
+            yield self._requests(self._trail)
         yield from self._receipt_key()
         yield from self._inbox()
 
     # Databases and plan
 
     def _look_at_record(self) -> str:
-        trail = Record(self._database(RECORD, **RECORD_FORMAT))
+        trail = Record(self._database(RECORD, record.SCHEMA))
+        validate_record(trail.database)
         self._trail = trail
-        require_schema(trail.database, record.SCHEMA)
         seals = trail.seals.all()
-        if not seals:
-            validate_record(trail.database)
-        elif logs := logs_beside(self._path):
+        if seals and (logs := logs_beside(self._path)):
             raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
-        elif seals.get(OWN_SEAL) != trail.seals.content_digest():
+        if seals and seals.get(OWN_SEAL) != trail.seals.content_digest():
             raise self._unlike_its_seal(RECORD)
-        elif not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
+        if seals and not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
             raise RunDamaged(misfit(self._path))
         self._seals = seals
         return self._size(RECORD)
 
     def _compare_bytes(self, trail: Record) -> str:
         """Its seal is of its content; the bytes around that are a function of it, too."""
-        if is_read_only(self._path):
-            return "not compared: nothing can be written here"
-        if trail.database.canonical_bytes() != (self._path / RECORD).read_bytes():
+        size = Door(self._path).size(RECORD) or 0
+        if size > LARGEST_IMAGE:
+            return "not compared: it is too large"
+        if trail.database.canonical_bytes() != Door(self._path).read(RECORD, size):
             raise RunDamaged(
                 f"{self._path / RECORD} is damaged where it holds no content, or was left by a process that was killed "
                 "while closing it"
@@ -119,26 +120,22 @@ class Examination:
 
     def _look_at_plan(self) -> str:
         self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
-        if self._server is not None and self._server.plan_digest != digest(path.read_bytes()):
+        if self._server is not None and self._server.plan_digest != digest(plan_file.read_bytes(self._path)):
             on_its_way = self._trail is not None and self._trail.batches.pending()  # new seeds bring a new plan
             if not on_its_way:
                 raise RunDamaged(f"{path} is not the plan this run began with")
         return f"{self._plan.plan.rounds} rounds"
 
     def _look_at_server(self) -> str:
-        database = self._sealed(SERVER)
-        require_schema(database, server_store.SCHEMA)
+        database = self._sealed(SERVER, server_store.SCHEMA)
         if self._plan is not None:
-            if not self._seals:
-                validate_server(database, self._plan.plan.rounds)
+            validate_server(database, self._plan.plan)
             self._server = ServerStore(database, ModelFiles(self._path / MODELS), self._plan.plan)
         return self._size(SERVER)
 
     def _look_at_clients(self) -> str:
-        database = self._sealed(CLIENTS)
-        require_schema(database, client_store.SCHEMA)
-        if not self._seals:
-            validate_clients(database)
+        database = self._sealed(CLIENTS, client_store.SCHEMA)
+        validate_clients(database)
         self._clients = ClientStore(database)
         return self._size(CLIENTS)
 
@@ -152,28 +149,26 @@ class Examination:
         for client in committed.keys() | held.keys():
             if committed.get(client) != held.get(client):
                 raise RunDamaged(
-                    f"the seed of client {client} in {self._path / CLIENTS} is not the one that "
+                    f"the seed of client {shown(client)} in {self._path / CLIENTS} is not the one that "
                     f"{self._path / SERVER} says it is committed to"
                 )
         return "as committed to"
 
-    def _sealed(self, name: str) -> Database:
+    def _sealed(self, name: str, schema: str) -> Database:
         """A database, only if it is what it was: a torn one is not even opened."""
-        if self._seals and not self._is_as_sealed(name, self._seals):
+        if self._seals and Door(self._path).status(name) and digest_of(self._path, name) != self._seals.get(name):
             raise self._unlike_its_seal(name)
-        return self._database(name)
+        return self._database(name, schema)
 
     def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
-        """One that is missing is told of by whoever opens it."""
-        path = self._path / name
-        return not path.is_file() or digest(path.read_bytes()) == seals.get(name)
+        """One that is missing is reported when it is opened."""
+        try:
+            return Door(self._path).status(name) is None or digest_of(self._path, name) == seals.get(name)
+        except RunDamaged:
+            return False
 
-    def _database(self, name: str, **kind: Any) -> Database:
-        """Not opened beside a damaged log: SQLite would fold in what it can read of it, and delete the rest."""
-        problem = wal.problem_of(self._path / name)
-        if problem is not None:
-            raise RunDamaged(problem)
-        database = Database(self._path / name, **kind)
+    def _database(self, name: str, schema: str) -> Database:
+        database = Database(self._path / name, schema)
         self._opened.callback(database.close)
         return database
 
@@ -181,7 +176,7 @@ class Examination:
         return RunDamaged(f"{self._path / name} is damaged: it is not what it was when the run was last closed")
 
     def _size(self, name: str) -> str:
-        return f"{(self._path / name).stat().st_size} bytes"
+        return f"{Door(self._path).size(name)} bytes"
 
     # Models
 
@@ -196,45 +191,67 @@ class Examination:
                 start = round_
                 continue
             can = replayable and start is not None
-            yield replace(check, rebuildable=can, remedy=_lost_model(round_, start, replayable))
+            yield replace(check, rebuildable=can, remedy=_lost_model(self._path, round_, start, replayable))
         yield Check("models", True, f"{len(kept)} files referred to")
 
     def _models_by_name(self) -> Iterator[Check]:
         """Where nobody says which round a file belongs to, its name still says what is in it."""
-        files = sorted((self._path / MODELS).glob("*" + SUFFIX))
         models = ModelFiles(self._path / MODELS)
-        for file in files:
-            check = _examined(
-                f"{MODELS}/{file.name}", partial(_whole, models, file.stem), _lost_model(None, None, False)
-            )
+        names = models.door.names(SUFFIX)
+        for name in names:
+            look = partial(_whole, models, name.removesuffix(SUFFIX))
+            check = _examined(f"{MODELS}/{name}", look, _lost_model(self._path, None, None, False))
             if not check.ok:
                 yield check
-        yield Check("models", True, f"{len(files)} files, compared with their names only")
+        yield Check("models", True, f"{len(names)} files, compared with their names only")
 
     # Beside the run
 
     def _receipt_key(self) -> Iterator[Check]:
         private, public = (self._path / name for name in receipt_key.NAMES)
         known = None if self._trail is None else self._trail.receipt_key
-        if not private.exists() and not public.exists() and known is None:
+        if not any(map(os.path.lexists, (private, public))) and known is None:
             yield Check(receipt_key.PRIVATE, True, "none was made yet")
             return
         found = list[Ed25519PublicKey]()
-        yield _examined(receipt_key.PRIVATE, lambda: _private_half(private, known, found), _LOST_KEY)
-        problem = receipt_key.permissions_problem(self._path)
+        whole = _examined(receipt_key.PRIVATE, lambda: _private_half(self._path, known, found), _LOST_KEY)
+        yield whole
+        problem = receipt_key.permissions_problem(self._path) if whole.ok else None
         if problem is not None:
             yield Check("receipt key permissions", False, problem, f"give it to its owner only: chmod 600 {private}")
         if found:
-            derived = receipt_key.public_pem(found[0])
-            lost = _examined(receipt_key.PUBLIC, lambda: _public_half(public), _LOST_PUBLIC, rebuildable=True)
-            yield lost if not lost.ok else _examined(receipt_key.PUBLIC, lambda: _pair(public, derived), _ODD_PAIR)
+            again = f"{_LOST_PUBLIC} {advice.rebuild_now(self._path)}"
+            lost = _examined(receipt_key.PUBLIC, lambda: _public_half(self._path), again, rebuildable=True)
+            pair = partial(_pair, self._path, found[0])
+            yield lost if not lost.ok else _examined(receipt_key.PUBLIC, pair, _ODD_PAIR)
         else:
-            yield _examined(receipt_key.PUBLIC, lambda: _public_half(public), _LOST_KEY)
+            yield _examined(receipt_key.PUBLIC, lambda: _public_half(self._path), _LOST_KEY)
+
+    def _requests(self, trail: Record) -> Check:
+        """What waits, and what should have been met by now; also what is still in the inbox."""
+        remedy = f"finish it with {advice.train(self._path)}"
+        check = _examined("requests", partial(_unfinished, trail), remedy)
+        if not check.ok:
+            return check
+        with contextlib.suppress(FedForgetError):  # a file that cannot be read is a check of its own
+            waiting = [receipt for receipt in trail.book.receipts() if receipt.is_open]
+            waiting += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
+            overdue = [receipt for receipt in waiting if receipt.is_overdue()]
+            if overdue:
+                since = min(receipt.deadline or "" for receipt in overdue)
+                remedy = f"meet them with {advice.run_pending(self._path)}"
+                return Check("requests", False, f"{len(overdue)} overdue, the first since {since}", remedy)
+            if waiting:
+                return Check("requests", True, f"{len(waiting)} wait, none is overdue")
+        return check
 
     def _inbox(self) -> Iterator[Check]:
-        whole = 0
-        for file in sorted((self._path / inbox.NAME).glob("*.json")):
-            check = _examined(f"{inbox.NAME}/{file.name}", partial(_submission, file), _LOST_SUBMISSION)
+        box, whole = Inbox(self._path), 0
+        listed = _examined(inbox.NAME, lambda: f"{len(box.names())} files", _LOST_SUBMISSION)
+        if not listed.ok:
+            yield listed
+        for name in box.names() if listed.ok else ():
+            check = _examined(f"{inbox.NAME}/{name}", partial(_submission, box, name), _LOST_SUBMISSION)
             whole += check.ok
             if not check.ok:
                 yield check
@@ -252,7 +269,7 @@ _LOST_KEY = (
     "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
     f"key, so keep {receipt_key.PUBLIC} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_LOST_PUBLIC = "it can be derived again from the other half: give the same command with --rebuild"
+_LOST_PUBLIC = "it can be derived again from the other half:"
 _ODD_PAIR = (
     "restore both halves from a backup: neither says which of them is right; a receipt that was issued before verifies "
     "with the right public key; to sign with a new one, `fedforget receipt show --new-key`"
@@ -261,17 +278,14 @@ _MEND = "it may well be whole: mend the cause and give the same command again"
 _LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then hand the request in again"
 
 
-def _lost_model(round_: int | None, start: int | None, replayable: bool) -> str:
+def _lost_model(run: Path, round_: int | None, start: int | None, replayable: bool) -> str:
     if round_ == 0:
         return "restore it from a backup: it cannot be rebuilt, the initial model derives from nothing"
     if round_ is not None and replayable and start is None:
         return "restore it, or the model of a round before it, from a backup: no earlier model is left to replay from"
     if not replayable:
         return "restore the other files first, then it may be rebuilt by replay; or restore it from a backup as well"
-    return (
-        f"it can be rebuilt by replay from round {start}: give the same command with --rebuild; "
-        "or restore it from a backup"
-    )
+    return f"it can be rebuilt by replay from round {start}: {advice.rebuild_now(run)}; or restore it from a backup"
 
 
 def _examined(name: str, look: Callable[[], str], remedy: str, *, rebuildable: bool = False) -> Check:
@@ -291,17 +305,13 @@ def _is_of_the_machine(error: Exception) -> bool:
     return isinstance(error, StorageFailed) or (isinstance(cause, OSError) and cause.errno in _OF_THE_MACHINE)
 
 
-def is_read_only(path: Path) -> bool:
-    return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-
-
 def _fits_together(server: ServerStore, clients: ClientStore, trail: Record) -> str:
     require_whole(server, clients, trail)
     return "fits together; the next command goes on from there"
 
 
 def _whole(models: ModelFiles, name: str) -> str:
-    models.read(name)
+    models.check(name)
     return "whole"
 
 
@@ -312,17 +322,18 @@ def _chain(trail: Record) -> str:
     return "unbroken"
 
 
-def _requests(trail: Record) -> str:
+def _unfinished(trail: Record) -> str:
     if trail.batches.pending():
         raise UnfinishedRequest("one was interrupted")
     return "none waits"
 
 
-def _private_half(path: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
-    if not path.exists():
+def _private_half(run: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
+    path, door = run / receipt_key.PRIVATE, Door(run)
+    if door.status(receipt_key.PRIVATE) is None:
         raise RunDamaged(f"{path} is missing, and receipts were signed with it")
-    key = receipt_key.read_private_key(path)
-    if receipt_key.private_pem(key) != path.read_bytes():
+    key = receipt_key.read_private_key(run)
+    if receipt_key.private_pem(key) != door.read(receipt_key.PRIVATE, receipt_key.MOST):
         raise RunDamaged(f"{path} is damaged: it holds a key, but not as it was written")
     if known is not None and receipt_key.key_id(key.public_key()) != known:
         raise RunDamaged(f"{path} is not the key that receipts of this run were signed with")
@@ -330,17 +341,20 @@ def _private_half(path: Path, known: str | None, found: list[Ed25519PublicKey]) 
     return "whole"
 
 
-def _public_half(path: Path) -> str:
+def _public_half(run: Path) -> str:
+    path, size = run / receipt_key.PUBLIC, Door(run).size(receipt_key.PUBLIC)
+    if size is not None and size > receipt_key.MOST:
+        raise RunDamaged(f"{path} has {size} bytes; at most {receipt_key.MOST} are expected")
     receipt_key.read_public_key(path)
     return "whole"
 
 
-def _pair(path: Path, derived: bytes) -> str:
-    if path.read_bytes() != derived:
-        raise RunDamaged(f"{path} is not the public half of {receipt_key.PRIVATE}")
+def _pair(run: Path, key: Ed25519PublicKey) -> str:
+    if Door(run).read(receipt_key.PUBLIC, receipt_key.MOST) != receipt_key.public_pem(key):
+        raise RunDamaged(f"{run / receipt_key.PUBLIC} is not the public half of {receipt_key.PRIVATE}")
     return "whole"
 
 
-def _submission(path: Path) -> str:
-    inbox.read(path)
+def _submission(box: Inbox, name: str) -> str:
+    box.read(name)
     return "whole"

@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedforget.errors import InvalidInput, ModelWithdrawn
-from fedforget.store import run_directory
+from fedforget.environment import is_mixed
+from fedforget.errors import AttentionNeeded, InvalidInput, ModelWithdrawn
+from fedforget.store import advice, run_directory
 from fedforget.store.files import require_place, storage_errors, write_durably
+from fedforget.store.lock import is_at_work
 from fedforget.store.run_directory import OpenRun
 
 SAFETENSORS = ".safetensors"
@@ -36,17 +38,22 @@ class Status:
     accuracies: dict[int, float]
     requests: int
     open_requests: list[dict[str, Any]]
+    overdue: list[str]
     pending: bool
     seed_origin: str
     tainted: bool
+    environments: list[dict[str, Any]]  # which rounds each trained; more than one kind is a mixed run
+    mixed_environments: bool
 
 
 def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
     plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
     withdrawn = not len(server.roster)
+    trained = run.record.environments.of_rounds(server.rounds_done)
     receipts = run.record.book.receipts()
     handed_in = [receipt for _, submission in run.inbox.submissions() for receipt in submission.receipts()]
+    waiting = [receipt for receipt in (*receipts, *handed_in) if receipt.is_open]
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -66,14 +73,32 @@ def status_of(run: OpenRun) -> Status:
         accuracies=run.record.metrics.accuracies(),
         requests=len(receipts),
         open_requests=[
-            {"id": r.id, "level": r.level, "state": r.state, "deadline": r.deadline, "days_left": r.days_left()}
-            for r in (*receipts, *handed_in)
-            if r.is_open
+            {name: told[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
+            for told in (receipt.as_dict() for receipt in waiting)
         ],
+        overdue=[receipt.id for receipt in waiting if receipt.is_overdue()],
         pending=bool(run.record.batches.pending()),
         seed_origin=server.seed_origin,
         tainted=run.record.book.tainted,
+        environments=[each.as_dict() for each in trained],
+        mixed_environments=is_mixed(trained),
     )
+
+
+def attention(path: Path, status: Status) -> AttentionNeeded | None:
+    """What an operator must see to: requests that are overdue, or unfinished while no process works on them."""
+    if status.pending and not is_at_work(path):
+        return AttentionNeeded(
+            f"a request on {path} was interrupted and is not finished", hint=f"finish it with {advice.train(path)}"
+        )
+    if status.overdue:
+        since = min(each["deadline"] for each in status.open_requests if each["overdue"])
+        return AttentionNeeded(
+            f"{len(status.overdue)} of {len(status.open_requests)} open requests on {path} overdue, "
+            f"the first since {since}",
+            hint=f"meet them with {advice.run_pending(path)}",
+        )
+    return None
 
 
 def export_run(path: Path, file: Path) -> tuple[str, int]:

@@ -17,11 +17,11 @@ from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import Stretch, clients_of
 from fedforget.run import Run
 from fedforget.store import receipt_key
+from fedforget.store.door import Door
 from fedforget.store.files import digest, write_durably
 from fedforget.store.lock import RunLock
 from fedforget.store.model_files import encode
-from fedforget.store.run_directory import OpenRun, check_logs, reading
-from fedforget.training.streams import one_thread, own_streams
+from fedforget.store.run_directory import OpenRun, reading
 
 
 @dataclass(slots=True)
@@ -41,11 +41,10 @@ def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
     A request may be under way: what it has left of the run is replayed like any other.
     """
     found = Rebuilt()
-    with RunLock(run.path), one_thread(), own_streams():
-        check_logs(run.path)
-        with reading(run.path, settled=False) as opened:
-            _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
-            _rebuild_public_key(opened, found)
+    computing = run._computing()  # noqa: SLF001
+    with RunLock(run.path), computing, reading(run.path, settled=False) as opened:
+        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
+        _rebuild_public_key(opened, found)
     return found
 
 
@@ -93,8 +92,8 @@ def _is_whole(run: OpenRun, round_: int) -> bool:
 
 def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
     """Only where it is no key at all: two keys that don't belong together are for somebody to judge."""
-    private, public = (run.path / name for name in receipt_key.NAMES)
-    if not private.exists() or receipt_key.is_public_key(public):
+    public = run.path / receipt_key.PUBLIC
+    if Door(run.path).status(receipt_key.PRIVATE) is None or receipt_key.is_public_key(run.path):
         return
     try:
         receipt_key.signing_key(run.path, run.record.receipt_key)

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+
+from fedforget import intake
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan, check_eval_every, goal_of
@@ -17,28 +23,32 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.theory import ForgettingCost
 from fedforget.data.federated import FederatedData
 from fedforget.engine import INLINE, Engine, OnRound, Workforce
-from fedforget.environment import arithmetic, environment
-from fedforget.erasure import Erasure, hand_in, recognised, told_back
-from fedforget.errors import InvalidInput, PlanRefused, RunBusy
+from fedforget.environment import numeric_environment
+from fedforget.erasure import Erasure
+from fedforget.errors import InvalidInput, LearnerDiffers, PlanRefused, quoted
 from fedforget.evidence.receipts import ReceiptCheck, compare, issue, recomputed_rounds
 from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
+from fedforget.learner_check import OtherEnvironment, require_structure
 from fedforget.overview import Status, export_run, status_of, withdrawn_error
-from fedforget.store import run_directory
+from fedforget.store import advice, plan_file, run_directory
 from fedforget.store.birth import Birth, create
+from fedforget.store.files import storage_errors
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.policy import Policy
-from fedforget.store.requests import Basis, Receipt, Submission
+from fedforget.store.requests import Basis, Receipt, Submission, require_basis
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.targets import preview
-from fedforget.training.streams import one_thread, own_streams
-from fedforget.training.weights import PristineBuffers, weights_of
+from fedforget.training.arithmetic import fixed_arithmetic
+from fedforget.training.identity import parts_of, require_loss, require_module, structure_of
+from fedforget.training.streams import own_streams
+from fedforget.training.weights import PristineBuffers, float_type, weights_of
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-OWN: Mapping[str, str | int | float] = {"name": "own"}
+OWN: Mapping[str, str | int | float] = {"name": plan_file.OWN}
 
 
 class Run:
@@ -69,59 +79,75 @@ class Run:
         workforce = Workforce(federation, workers, patience)
         seeds = SeedSource.of_person(seed)
         self.path = Path(path)
+        left_out = _wanted(without, None, None)
+        self._module = require_module(model)
+        require_loss(loss)
+        self._loss = loss
+        structure = structure_of(model)
         if plan is not None and not isinstance(plan, Plan):
             raise InvalidInput(f"a {type(plan).__name__} is not a plan", hint="give fedforget.Plan(...)")
-        if self.path.exists() and not self.path.is_dir():
-            raise InvalidInput(f"{path} is a file", hint="give a directory for the run")
-        self._module = model
+        with storage_errors(self.path):
+            if self.path.exists() and not self.path.is_dir():
+                raise InvalidInput(f"{path} is a file", hint="give a directory for the run")
         self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
-        pristine = PristineBuffers(model)
+        with torch.inference_mode(mode=False):
+            pristine = PristineBuffers(model)
         if buffers := pristine.digest():
             names = ({**names[0], "unstored_buffers": buffers}, names[1])
         if not run_directory.is_run(self.path):
             if plan is None:
                 PlanFile.read(self.path)  # says that there is no run
                 raise AssertionError
-            self._create(plan, seeds, list(without), names)
+            self._create(PlanFile(plan, *names, b"", structure), seeds, left_out)
         elif plan is not None:
-            self._require_same(plan, seeds, list(without), names)
+            self._require_same(PlanFile(plan, *names, b"", structure), seeds, left_out)
         file = PlanFile.read(self.path)
+        require_structure(file, structure, self.path)
         if file.model.get("unstored_buffers", "") != pristine.digest():
-            raise InvalidInput(
+            raise LearnerDiffers(
                 "the model's non-persistent buffers are not what they were when the run began",
                 hint="build the nn.Module afresh before opening the run: they are outside its state_dict",
             )
         self.plan = file.plan
         self._engine = Engine(self.plan, model, self._data, loss, pristine, workforce)
 
-    def _create(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
+    def _create(self, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
         members = self._data.members(without)
         if not members:
             raise PlanRefused("the federation has no clients", hint="give it at least one client with one sample")
+        self._warn_of_float_targets(members)
         server_seed = seeds.server()
         birth = Birth(
-            file=PlanFile(plan, *names, server_seed.commitment),
+            file=replace(wanted, server_commitment=server_seed.commitment),
             server_seed=server_seed,
             seed_origin=seeds.origin,
             client_seeds={client: seeds.client(client) for client in members},
             contents=lambda client: self._data.contents(client, members[client]),
             initial=State(weights_of(self._module)),
+            learner=parts_of(self._module, self._loss),
         )
         create(self.path, birth)
 
-    def _require_same(self, plan: Plan, seeds: SeedSource, without: Sequence[Request], names: tuple[Any, Any]) -> None:
+    def _warn_of_float_targets(self, members: Mapping[Id, IdSet]) -> None:
+        client, ids = next(iter(members.items()))
+        _, target = self._data.sample(client, ids.ids[0])
+        if self._loss is None and np.issubdtype(target.dtype, np.floating):
+            warnings.warn(
+                "the targets are floats, which the default loss (cross-entropy) reads as class probabilities: "
+                "give whole numbers for classes, or a loss=… for anything else",
+                stacklevel=4,
+            )
+
+    def _require_same(self, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
         """The same command again goes on; another plan, seed or roster would be another run."""
         here = PlanFile.read(self.path)
-        differences = here.differences(PlanFile(plan, *names, b""))
+        differences = here.differences(wanted)
         if seeds.origin == "given" and seeds.server().commitment != here.server_commitment:
             differences.append("it was made with another seed, or new seeds were drawn since")
-        own = OWN["name"] in (here.model.get("name"), here.dataset.get("name"))  # no command can build it
         if differences:
             raise PlanRefused(
                 f"{self.path} is a run with another plan: {'; '.join(differences)}",
-                hint="to go on leave the plan out: Run(path, model=…, data=…); or choose another path"
-                if own
-                else f"go on with `fedforget train {self.path}`, or choose another --out",
+                hint=f"go on with {advice.train(self.path)}, without a plan; or choose another directory",
             )
         with run_directory.reading(self.path, settled=False) as run:
             for request in without:
@@ -130,30 +156,36 @@ class Run:
                 ):
                     raise PlanRefused(
                         f"{self.path} was trained with {request}",
-                        hint="use Run.forget instead of without=…"
-                        if own
-                        else f"use `fedforget forget {self.path}` instead of --without",
+                        hint=f"use {advice.forget(self.path)} instead of leaving it out",
                     )
 
     # Learning and forgetting
 
     def train(
-        self, until: int | None = None, on_round: OnRound | None = None, *, eval_every: int | None = None
+        self,
+        until: int | None = None,
+        on_round: OnRound | None = None,
+        *,
+        eval_every: int | None = None,
+        recompute_all: bool = False,
+        accept_mixed: bool = False,
     ) -> Status:
         """Learn up to round ``until`` (the plan's last if None), after finishing whatever was interrupted.
 
         ``eval_every``: also measure the models of every so many rounds, kept ones of earlier rounds among them.
+        Where other hardware or libraries trained the rounds so far, this is refused, unless ``recompute_all`` computes
+        them again here, or ``accept_mixed`` accepts bytes of neither environment.
         """
         goal = goal_of(self.plan.rounds, until)
         check_eval_every(eval_every)
+        other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         with self._at_work() as run:
-            self._erasure(run, on_round, eval_every).settle()
+            erasure = self._erasure(run, on_round, eval_every, other)
+            erasure.settle()
             if not len(run.server.roster):
                 raise withdrawn_error(self.path)
             if run.server.rounds_done < goal:
-                self._engine.check_data(run, ())
-                self._engine.learn(run, goal, on_round, eval_every)
-                run.record.trained(run.server.rounds_done, environment())
+                erasure.learn(goal)
             else:
                 run.server.load(run.server.rounds_done)  # "done" is not said of a model that is torn
             self._engine.measure(run, eval_every)
@@ -172,31 +204,29 @@ class Run:
         idempotency_key: str | None = None,
         on_round: OnRound | None = None,
         eval_every: int | None = None,
+        recompute_all: bool = False,
+        accept_mixed: bool = False,
     ) -> list[Receipt]:
         """Forget a sample (``client`` and ``sample``), a client, or a batch of requests, all or nothing.
 
         Asking for what is gone already gives the receipt it went under. ``defer``: only take the requests in;
         ``run_pending`` meets them, all by one rewind. They are taken in also while another process works on the run,
-        which will find them. The ``deadline`` is a day or a time (None: one month from now).
+        which will find them. The ``deadline`` is a day or a time (None: one month from now). ``recompute_all`` and
+        ``accept_mixed``: as for ``train``.
         """
+        other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
-        _check_basis(basis)
         if defer and new_seed:
             raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         check_eval_every(eval_every)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
-        try:
-            with self._at_work() as run:
-                erasure = self._erasure(run, on_round, eval_every)
-                ids = erasure.submit(submission, defer=defer or self._collects(run, new_seed))
-                if not erasure.is_deferred(ids):
-                    erasure.settle()
-                return recognised(run.record.book, run.record.book.receipts_of(ids), wanted)
-        except RunBusy:
-            with run_directory.reading(self.path, settled=False) as run:
-                if not (defer or self._collects(run, new_seed)):
-                    raise
-            return hand_in(self.path, submission)
+        if defer or intake.collects(self.path, submission):
+            return intake.defer(self.path, submission)
+        with self._at_work() as run:
+            erasure, book = self._erasure(run, on_round, eval_every, other), run.record.book
+            ids = erasure.submit(submission)
+            erasure.settle()
+            return intake.recognised(book, book.receipts_of(ids), wanted)
 
     def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
@@ -204,12 +234,22 @@ class Run:
             return preview(run, list(requests))
 
     def run_pending(
-        self, *, everything: bool = False, on_round: OnRound | None = None, eval_every: int | None = None
+        self,
+        *,
+        everything: bool = False,
+        on_round: OnRound | None = None,
+        eval_every: int | None = None,
+        recompute_all: bool = False,
+        accept_mixed: bool = False,
     ) -> list[Receipt]:
-        """Meet the requests that wait, all by one rewind. Under the policy ``batch`` only once it is time for them."""
+        """Meet the requests that wait, all by one rewind. Under the policy ``batch`` only once it is time for them.
+
+        ``recompute_all`` and ``accept_mixed``: as for ``train``.
+        """
         check_eval_every(eval_every)
+        other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         with self._at_work() as run:
-            erasure, book = self._erasure(run, on_round, eval_every), run.record.book
+            erasure, book = self._erasure(run, on_round, eval_every, other), run.record.book
             met: dict[str, Request | None] = {  # also those that were begun with and interrupted
                 identifier: request
                 for intent in run.record.batches.pending()
@@ -221,20 +261,13 @@ class Run:
                 met |= waiting
             erasure.settle()
             return [
-                receipt if request is None else told_back([receipt], [request])[0]
+                receipt if request is None else intake.told_back([receipt], [request])[0]
                 for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
             ]
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
         """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
-        _check_basis(basis)
-        with self._at_work() as run:
-            self._erasure(run)
-            receipt = run.record.book.receipt(identifier)
-            request = run.record.book.waiting().get(receipt.id)
-            run.record.book.cancel(receipt.id, basis)
-            receipt = run.record.book.receipt(receipt.id)
-            return receipt if request is None else told_back([receipt], [request])[0]
+        return intake.cancel(self.path, identifier, basis)
 
     def add(
         self,
@@ -245,18 +278,22 @@ class Run:
         basis: str = Basis.UNKNOWN,
         on_round: OnRound | None = None,
         eval_every: int | None = None,
+        recompute_all: bool = False,
+        accept_mixed: bool = False,
     ) -> Status:
         """Bring in clients and samples of the data, exactly: as if they had been there from the beginning.
 
         What was erased comes back only with ``returning``. A client that is new gets its own seed: derived, if the run
-        was made with a ``seed`` and it is given again, else from the operating system.
+        was made with a ``seed`` and it is given again, else from the operating system. ``recompute_all`` and
+        ``accept_mixed``: as for ``train``.
         """
+        other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         check_eval_every(eval_every)
-        _check_basis(basis)
+        require_basis(basis)
         wanted = _wanted(targets, None, None)
         seeds = SeedSource.of_person(seed)
         with self._at_work() as run:
-            erasure = self._erasure(run, on_round, eval_every)
+            erasure = self._erasure(run, on_round, eval_every, other)
             erasure.settle()
             if seed is not None and seeds.server().commitment != run.file.server_commitment:
                 raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
@@ -274,17 +311,18 @@ class Run:
     def set_policy(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
             raise InvalidInput(f"a {type(policy).__name__} is not a policy", hint="give fedforget.Policy(...)")
-        with self._at_work() as run:
-            run.record.set_policy(policy)
+        intake.set_policy(self.path, policy)
 
-    def _erasure(self, run: OpenRun, on_round: OnRound | None = None, eval_every: int | None = None) -> Erasure:
-        erasure = Erasure(self._engine, run, on_round, eval_every)
+    def _erasure(
+        self,
+        run: OpenRun,
+        on_round: OnRound | None = None,
+        eval_every: int | None = None,
+        other: OtherEnvironment = OtherEnvironment.REFUSE,
+    ) -> Erasure:
+        erasure = Erasure(self._engine, run, on_round, eval_every, other)
         erasure.take_in(join=False)
         return erasure
-
-    @staticmethod
-    def _collects(run: OpenRun, new_seed: bool) -> bool:
-        return run.record.policy.collects and not new_seed
 
     # Looking
 
@@ -312,13 +350,13 @@ class Run:
 
     def verify(self, on_round: OnRound | None = None) -> Verification:
         """Replay from round 0 on the remaining data and compare every byte."""
-        with run_directory.reading(self.path, trusting=True) as run, one_thread(), own_streams():
+        with run_directory.reading(self.path, trusting=True) as run, self._computing():
             return verify(
                 run,
                 self._data,
                 self._engine.federation,
                 self._engine.aggregator(),
-                same_environment=_same_environment(run),
+                here=numeric_environment(),
                 on_round=on_round,
             )
 
@@ -333,7 +371,7 @@ class Run:
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
     ) -> ReceiptCheck:
         """Compare a receipt whose signature was checked with this run, and replay the rounds that it is about."""
-        with run_directory.reading(self.path) as run, one_thread(), own_streams():
+        with run_directory.reading(self.path) as run, self._computing():
             compare(found, run)
             if found.run_ok:
                 rounds: Sequence[int] = recomputed_rounds(run, found.statement["predicate"]["request"]["id"])
@@ -361,13 +399,13 @@ class Run:
 
     @contextlib.contextmanager
     def _at_work(self) -> Iterator[OpenRun]:
-        with run_directory.writing(self.path) as run, one_thread(), own_streams():
+        with run_directory.writing(self.path) as run, self._computing():
             yield run
 
-
-def _check_basis(basis: str) -> None:
-    if basis not in list(Basis):
-        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+    @contextlib.contextmanager
+    def _computing(self) -> Iterator[None]:
+        with fixed_arithmetic(float_type(self._module)), own_streams():
+            yield
 
 
 def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
@@ -378,14 +416,11 @@ def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: A
     if isinstance(requests, Request):
         return [requests]
     if not isinstance(requests, Iterable):
-        raise InvalidInput(f"{requests!r} is not a request", hint="give fedforget.Request(client, sample), or several")
+        raise InvalidInput(
+            f"{quoted(requests)} is not a request", hint="give fedforget.Request(client, sample), or several"
+        )
     chosen = list(requests)
     for request in chosen:
         if not isinstance(request, Request):
-            raise InvalidInput(f"{request!r} is not a request", hint="give fedforget.Request(client, sample)")
+            raise InvalidInput(f"{quoted(request)} is not a request", hint="give fedforget.Request(client, sample)")
     return list(dict.fromkeys(chosen))
-
-
-def _same_environment(run: OpenRun) -> bool:
-    noted = [event for event in run.record.events() if event["kind"] == "trained"]
-    return all(arithmetic(event) == arithmetic(environment()) for event in noted)

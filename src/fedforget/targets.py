@@ -8,7 +8,7 @@ from functools import cache
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
-from fedforget.errors import UnknownTarget
+from fedforget.errors import UnknownTarget, shown
 from fedforget.store.run_directory import OpenRun
 
 
@@ -40,7 +40,7 @@ def still_there(run: OpenRun, wanted: Sequence[Request]) -> list[Request]:
         ):
             pending.append(request)
         elif run.record.book.id_of(request) is None:
-            where = "" if request.client not in run.server.roster else f" --client {request.client}"
+            where = "" if request.client not in run.server.roster else f" --client {shown(request.client)}"
             raise UnknownTarget(
                 f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"
             )

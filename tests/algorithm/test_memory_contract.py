@@ -57,7 +57,7 @@ class Disk:
             self.models,
             seed=SEEDS.server(),
             seed_origin="given",
-            plan_digest="",
+            plan_digest="0" * 64,
             commitments={client: SEEDS.client(client).commitment for client in world},
             initial=state(0),
         )
@@ -110,6 +110,7 @@ class Memories(RuleBasedStateMachine):
         self.states = [state(0)]  # of round 0, 1, …
         self.first_rounds: dict[Id, int | None] = dict.fromkeys(world)
         self.first_steps: dict[Id, dict[Id, int | None]] = {c: dict.fromkeys(ids) for c, ids in world.items()}
+        self.witnesses: dict[Id, dict[int, bytes]] = {client: {} for client in world}
 
     def teardown(self) -> None:
         self.cleanup.close()
@@ -147,10 +148,15 @@ class Memories(RuleBasedStateMachine):
     def note(self, data: st.DataObject, step: int) -> None:
         unused = [(c, s) for c, steps in self.first_steps.items() for s, first in steps.items() if first is None]
         uses = [(client, sample, step) for client, sample in self.choose(data, unused)]
+        round_ = self.plan.round_of(step)
+        trained = self.choose(data, self.witnesses)
+        witnesses = [(client, round_, f"{client} {step}".encode().ljust(16)[-16:]) for client in trained]
         for memory in (self.clients, self.disk.clients):
-            memory.note(uses)
+            memory.note(uses, witnesses)
         for client, sample, _ in uses:
             self.first_steps[client][sample] = step
+        for client, _, witness in witnesses:
+            self.witnesses[client][round_] = witness
 
     @precondition(lambda self: self.first_steps)
     @rule(data=st.data(), whole=st.booleans())
@@ -161,6 +167,7 @@ class Memories(RuleBasedStateMachine):
             memory.remove([RemoveOrder(client, samples), RemoveOrder("nobody", None)])
         if samples is None:
             del self.first_steps[client]
+            del self.witnesses[client]
         else:
             for sample in samples:
                 self.first_steps[client].pop(sample, None)
@@ -168,7 +175,10 @@ class Memories(RuleBasedStateMachine):
     @rule(last_step=st.integers(0, 20))
     def rewind_clients(self, last_step: int) -> None:
         for memory in (self.clients, self.disk.clients):
-            memory.rewind(last_step)
+            memory.rewind(self.plan.round_of(last_step), last_step)
+        for client, noted in self.witnesses.items():
+            left = {round_: witness for round_, witness in noted.items() if round_ <= self.plan.round_of(last_step)}
+            self.witnesses[client] = left
         for steps in self.first_steps.values():
             steps.update({sample: None for sample, first in steps.items() if first and first > last_step})
 
@@ -198,11 +208,14 @@ class Memories(RuleBasedStateMachine):
             seen = clients_view(memory, self.first_steps)
             assert memory.commitments() == {client: SEEDS.client(client).commitment for client in self.first_steps}
             for client, steps in self.first_steps.items():
-                samples, _, first, seed = seen[str(client)]
+                samples, _, first, witnesses, seed = seen[str(client)]
                 assert samples == IdSet(steps).ids
                 assert first == {sample: step for sample, step in steps.items() if step is not None}
+                assert witnesses == self.witnesses[client]
                 assert seed == SEEDS.client(client).value
         assert self.disk.clients.clients() == IdSet(self.first_steps)
+        noted = self.disk.clients.database.rows("SELECT DISTINCT client FROM witnesses")
+        assert {client for (client,) in noted} == {client for client, found in self.witnesses.items() if found}
 
 
 def run(keep: str | int, examples: int, steps: int) -> None:
@@ -248,11 +261,14 @@ def scripted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(ServerInMemory, "rewind", rewind)
     elif wrong == "keeps a first step":
         monkeypatch.setattr(ClientStore, "rewind", lambda *_: None)
+    elif wrong == "keeps a witness":
+        whole = ClientStore.rewind
+        monkeypatch.setattr(ClientStore, "rewind", lambda self, _, last_step: whole(self, 99, last_step))
     try:
         machine.begin({"a": (0, 1), 7: (0,)})
         for content, drawn in ((1, ["a"]), (1, [7]), (2, ["a", 7])):
             machine.commit(content, Script(drawn))
-        machine.note(Script([("a", 0)]), 3)
+        machine.note(Script([("a", 0)], ["a"]), 3)
         machine.everything_observable_is_equal()
         machine.rewind(Script(1, []), 1)
         machine.rewind_clients(2)
@@ -263,7 +279,7 @@ def scripted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
         machine.teardown()
 
 
-@pytest.mark.parametrize("wrong", ["keeps every round", "keeps first rounds", "keeps a first step"])
+@pytest.mark.parametrize("wrong", ["keeps every round", "keeps first rounds", "keeps a first step", "keeps a witness"])
 def test_a_memory_that_differs_is_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         scripted(wrong, monkeypatch)

@@ -22,6 +22,7 @@ from fedforget.builtin import open_run
 from fedforget.errors import RunBusy
 from fedforget.repair import rebuild
 from fedforget.store import run_directory
+from fedforget.store.door import Door
 from fedforget.store.files import digest
 from fedforget.store.lock import RunLock
 from tests.cli.commandline import (
@@ -344,14 +345,14 @@ def bad_checks(run: Path, *options: str) -> dict[str, dict[str, Any]]:
 def test_the_doctor_does_not_call_damage_what_the_system_refused(
     run: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    real = Path.read_bytes
+    real = Door.open
 
-    def refuse(path: Path) -> bytes:
-        if path.name in ("plan.toml", "receipt-key.pem") or path.suffix == ".safetensors":
-            raise OSError(number, os.strerror(number), str(path))
-        return real(path)
+    def refuse(self: Door, name: str, *rest: Any) -> int:
+        if name in ("plan.toml", "receipt-key.pem") or name.endswith(".safetensors"):
+            raise OSError(number, os.strerror(number), name)
+        return real(self, name, *rest)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Door, "open", refuse)
     found = bad_checks(run)
     assert {"plan.toml", "receipt-key.pem"} <= set(found)
     for check in found.values():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import tempfile
@@ -194,6 +196,38 @@ def fill(disk: Path, leave: int) -> Path:
     return filler
 
 
+@pytest.fixture
+def ext4_disk(tmp_path: Path) -> Iterator[Path]:
+    """ext4 with blocks of 1 KB: a page of a shared-memory file may find no room when it is touched, not before."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    image.touch()
+    os.truncate(image, 6 * 2**20)
+    for command in (f"mkfs.ext4 -q -F -b 1024 {image}".split(), f"mount -o loop {image} {place}".split()):
+        if not shutil.which(command[0]) or subprocess.run(command, capture_output=True, check=False).returncode:
+            pytest.skip("mounting a loop device needs root, mkfs.ext4 and a kernel that has them")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+@pytest.mark.parametrize("leave", [20, *slowly(0, 4, 12, 40, 80)])
+def test_no_signal_on_a_disk_that_is_really_full(
+    zygote: Zygote, ext4_disk: Path, trained_once: Path, leave: int
+) -> None:
+    """SQLite's index of a log in shared memory killed the process with SIGBUS; there is none any more."""
+    run = copy(trained_once, ext4_disk / "run")
+    good("forget", run, "--client", "1", "--defer")
+    with contextlib.suppress(OSError), (ext4_disk / "filler").open("wb", 0) as file:
+        while True:
+            file.write(bytes(1024))
+    os.truncate(ext4_disk / "filler", (ext4_disk / "filler").stat().st_size - leave * 1024)
+    require_refused_for_space(zygote.run("run-pending", run, "--all", "--federation", "inline"))
+    (ext4_disk / "filler").unlink()
+    assert zygote.run("run-pending", run, "--all", "--federation", "inline").code == 0
+
+
 def require_refused_for_space(result: Result) -> None:
     assert result.code == 10, result
     require_one_clear_line(result, "space")
@@ -276,18 +310,12 @@ def bad_checks(run: Path) -> dict[str, dict[str, Any]]:
 
 @pytest.mark.parametrize("killed", [False, True])
 def test_the_doctor_on_a_full_disk(zygote: Zygote, small_disk: Path, trained_once: Path, killed: bool) -> None:
-    """That there is no space is no damage, and no backup mends it."""
+    """Looking writes nothing, so it needs no space: no damage is seen where there is none."""
     run = copy(trained_once, small_disk / "run")
     if killed:
         assert zygote.run("forget", run, "--client", "1", kill_at=60).code == -signal.SIGKILL
     filler = fill(small_disk, 0)
-    found = bad_checks(run)
-    assert found
-    for check in found.values():
-        assert "no space left" in check["detail"]
-        assert "free some space" in check["remedy"]
-        assert "backup" not in check["remedy"]
-        assert not check["rebuildable"]
+    assert set(bad_checks(run)) <= {"requests"}
     filler.unlink()
     assert set(bad_checks(run)) <= {"requests"}
 

@@ -29,7 +29,8 @@ from torch import nn
 from fedforget import LocalOptimizer, Plan, Run
 from fedforget import engine as engine_module
 from fedforget.errors import FedForgetError, StorageFailed, TrainingFailed
-from fedforget.store import database
+from fedforget.overview import status_of
+from fedforget.store import database, run_directory
 from fedforget.store.write_behind import WriteBehind
 from tests.helpers import function_files, scratch
 from tests.requests.world import CLASSES, DATA, FEATURES, opened
@@ -83,7 +84,8 @@ class Work:
                 return f"after {failure}: {error}"
         if function_files(path) != self.function:
             return f"another function after {failure}"
-        status = opened(path, None).status()
+        with run_directory.reading(path, settled=False) as run:
+            status = status_of(run)
         if status.pending or status.requests != self.requests:
             return f"{status.requests} requests, pending: {status.pending}"
         return ""
@@ -167,7 +169,7 @@ class HalfWritten:
 def connecting(trouble: Trouble) -> Callable[[Path], sqlite3.Connection]:
     class Connection(sqlite3.Connection):
         def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
-            if sql == "COMMIT" or sql.startswith(("PRAGMA journal_mode", "VACUUM")):
+            if sql == "COMMIT" or sql.startswith(("PRAGMA journal_mode", "PRAGMA wal_checkpoint", "VACUUM")):
                 self._meet("commit")
             elif not sql.startswith(("SELECT", "ROLLBACK", "PRAGMA")):
                 self._meet("sql")
@@ -189,7 +191,8 @@ def in_trouble(trouble: Trouble, root: Path) -> Iterator[None]:
 
     def refusing(kind: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(path: Any, *arguments: Any, **more: Any) -> Any:
-            ours = kind == "fsync" or Path(os.fspath(path)).is_relative_to(root)
+            inside = Path(f"/proc/self/fd/{more['dir_fd']}").resolve() if "dir_fd" in more else Path()
+            ours = kind == "fsync" or (inside / os.fspath(path)).is_relative_to(root)
             writes = kind != "open" or bool(arguments[0] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
             if ours and writes:
                 trouble.raise_at(kind)
@@ -202,7 +205,7 @@ def in_trouble(trouble: Trouble, root: Path) -> Iterator[None]:
         for name in ("open", "fsync", "replace", "unlink", "mkdir", "rmdir"):
             patch.setattr(os, name, refusing(name, getattr(os, name)))
         patch.setattr(os, "fdopen", lambda *arguments: HalfWritten(real_fdopen(*arguments), trouble))
-        patch.setattr(database, "_connect", connecting(trouble))
+        patch.setattr(database, "_connection", connecting(trouble))
         yield
 
 

@@ -64,6 +64,10 @@ def child(order: dict[str, Any], gate: int) -> None:
         os.read(gate, 1)
     if "file_limit" in order:
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["file_limit"], order["file_limit"]))
+    if "memory" in order:  # bytes beyond what is mapped already; and it may take 10 s
+        mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (mapped + order["memory"], mapped + order["memory"]))
+        signal.alarm(10)
     touches = Touches(order.get("kill_at", 0))
     if order.get("write_at_once"):
         write_at_once()

@@ -285,7 +285,7 @@ def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[
         models,
         seed=seeds.server(),
         seed_origin="given",
-        plan_digest="",
+        plan_digest="0" * 64,
         commitments={who: seeds.client(who).commitment for who in world},
         initial=HistoryIsTheModel.initial(),
     )

@@ -14,8 +14,9 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Request, Run
-from fedforget.algorithm.ports import State
+from fedforget.algorithm.ports import State, Trained
 from fedforget.engine import Engine
+from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import close
 from fedforget.store import run_directory
 
@@ -80,15 +81,14 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("clients.db", f"UPDATE samples SET first_step = {ANOTHER_STEP} WHERE client = 3 AND sample = 1", "draws_ok"),
         ("server.db", f"UPDATE roster SET first_round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
         ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
-        ("server.db", "DELETE FROM rounds WHERE round = 2", "models_ok"),
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
         ("record.db", "DELETE FROM events WHERE sequence = 2", "chain_ok"),
         ("record.db", "UPDATE requests SET state = 'accepted'", "chain_ok"),
         ("record.db", "UPDATE requests SET guarantee = 'path'", "chain_ok"),
         ("record.db", "UPDATE requests SET basis = 'unknown'", "chain_ok"),
         ("record.db", "UPDATE requests SET first_changed_step = 1000, recomputed_steps = 3000", "chain_ok"),
-        ("record.db", "UPDATE requests SET received = '2020-01-01'", "chain_ok"),
-        ("record.db", "UPDATE requests SET model_digest = '00'", "chain_ok"),
+        ("record.db", "UPDATE requests SET received = '2020-01-01T00:00:00.000+00:00'", "chain_ok"),
+        ("record.db", f"UPDATE requests SET model_digest = '{'00' * 32}'", "chain_ok"),
         ("record.db", "UPDATE record SET value = 1 WHERE key = 'tainted'", "chain_ok"),
         ("record.db", "DELETE FROM erased", "chain_ok"),
         ("server.db", "UPDATE server SET value = 'given' WHERE key = 'seed_origin'", "chain_ok"),
@@ -100,6 +100,12 @@ def test_an_altered_database_is_found(copy: Path, database: str, sql: str, flag:
     assert not found.ok
     assert getattr(found, flag) is False
     assert found.problems
+
+
+def test_a_model_that_the_plan_keeps_and_no_round_names_is_refused(copy: Path) -> None:
+    alter(copy / "server.db", "DELETE FROM rounds WHERE round = 2")
+    with pytest.raises(RunDamaged, match="the number of its models"):
+        opened(copy).verify()
 
 
 def test_a_run_that_kept_an_erased_sample_is_found(copy: Path) -> None:
@@ -148,17 +154,21 @@ def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypat
     def nudged(self: Engine) -> object:
         learner = original(self)
         train = learner.train
-        learner.train = lambda work: {name: nudge(t) for name, t in train(work).items()}  # type: ignore[method-assign]
+        learner.train = lambda work: Trained(  # type: ignore[method-assign]
+            {name: nudge(tensor) for name, tensor in train(work).model.items()}, b"other bits"
+        )
         return learner
 
     monkeypatch.setattr(Engine, "learner", nudged)
     here = opened(copy).verify()
     assert not here.ok
-    monkeypatch.setattr("fedforget.run._same_environment", lambda run: False)
+    assert here.witnesses_ok is False
+    monkeypatch.setattr("fedforget.run.numeric_environment", lambda: {"processor": "another"})
     elsewhere = opened(copy).verify()
     assert elsewhere.ok
     assert not elsewhere.bitwise_equal
     assert elsewhere.within_tolerance is True
+    assert elsewhere.witnesses_ok is None, "no bits can be expected there"
     assert elsewhere.problems
 
 

@@ -23,6 +23,7 @@ from fedforget.algorithm.ports import (
     LocalRound,
     Presence,
     RemoveOrder,
+    Trained,
     TrainReply,
     TrainTask,
 )
@@ -121,7 +122,7 @@ def test_replies_come_in_task_order(federation: Federation, order: tuple[Id, ...
 class Checks:
     """Looks at what a learner is given on its way."""
 
-    def train(self, work: LocalRound) -> Any:
+    def train(self, work: LocalRound) -> Trained:
         assert work.model["history"].tobytes() == MODEL["history"].tobytes()
         assert (work.round, work.client) == (4, "03")
         return HistoryIsTheModel().train(work)
@@ -159,7 +160,7 @@ class Fails:
     def __init__(self, *clients: Id) -> None:
         self.at = set(clients)
 
-    def train(self, work: LocalRound) -> Any:
+    def train(self, work: LocalRound) -> Trained:
         if work.client in self.at:
             raise TrainingFailed(f"client {work.client} failed in round {work.round}")
         return HistoryIsTheModel().train(work)
@@ -284,7 +285,7 @@ def test_what_was_drawn_ahead_is_drawn_again_when_samples_go(federation: Federat
 class Breaks:
     """A learner with a fault that is not ours."""
 
-    def train(self, work: LocalRound) -> Any:
+    def train(self, work: LocalRound) -> Trained:
         raise IndexError(f"no row {work.client}")
 
 

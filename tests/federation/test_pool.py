@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.memory import ClientsInMemory
-from fedforget.algorithm.ports import LocalRound, TrainTask
+from fedforget.algorithm.ports import LocalRound, Trained, TrainTask
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.federation.beside import Beside
@@ -266,11 +266,11 @@ class Stumbles:
     def __init__(self, *at: int) -> None:
         self.at = at
 
-    def train(self, work: LocalRound) -> Any:
+    def train(self, work: LocalRound) -> Trained:
         if work.client in self.at:
             time.sleep(0.3 if work.client == min(self.at) else 0)
             raise NonFiniteLoss(f"client {work.client} failed", hint="look")
-        return {"w": np.ones(3)}
+        return Trained({"w": np.ones(3)})
 
 
 def in_memory(count: int) -> ClientsInMemory:
@@ -295,10 +295,10 @@ class DiesAt:
     def __init__(self, client: int) -> None:
         self.client = client
 
-    def train(self, work: LocalRound) -> Any:
+    def train(self, work: LocalRound) -> Trained:
         if (work.round, work.client) == (3, self.client):
             die()
-        return {"w": work.model["w"] + float(work.client)}
+        return Trained({"w": work.model["w"] + float(work.client)})
 
     def halfway_like(self, model: Any) -> Any:
         return model
@@ -317,8 +317,8 @@ def test_a_lost_worker_is_blamed_on_its_client_not_on_those_that_were_to_follow(
 class Adds:
     """Weights that say who trained and from what."""
 
-    def train(self, work: LocalRound) -> Any:
-        return {"w": work.model["w"] + float(work.client), "pid": np.array(os.getpid())}
+    def train(self, work: LocalRound) -> Trained:
+        return Trained({"w": work.model["w"] + float(work.client), "pid": np.array(os.getpid())})
 
 
 def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:

@@ -24,13 +24,14 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import Plan, ServerOptimizer
-from fedforget.algorithm.ports import LocalRound, State, TrainReply
-from fedforget.errors import DataChanged, TrainingFailed
+from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
+from fedforget.errors import DataChanged, LearnerDiffers, TrainingFailed
 from fedforget.evidence import laws
 from fedforget.evidence.laws import Oracle, enumerate_orders, remaining_world, symbolic_server, total_variation
 from fedforget.evidence.standard_worlds import Case, prove
 from fedforget.federation.inline import InlineFederation
 from fedforget.run import Run
+from fedforget.store import run_directory
 from fedforget.store.model_files import encode
 
 # ---------------------------------------------------------------------------------------------------------------- laws
@@ -70,11 +71,11 @@ def _numbered_server(world: laws.World, plan: Plan, oracle: Oracle, fails_once: 
     waiting = [fails_once]
 
     class Numbers:
-        def train(self, work: LocalRound) -> dict[str, Any]:
+        def train(self, work: LocalRound) -> Trained:
             if work.client in waiting:
                 waiting.clear()
                 raise TrainingFailed(f"client {work.client} failed")
-            return {"w": np.float64(work.client)}
+            return Trained({"w": np.float64(work.client)})
 
     memory = ServerInMemory(plan, IdSet(world), State({"w": np.float64(0)}))
     clients = ClientsInMemory({k: IdSet(ids) for k, ids in world.items()}, dict.fromkeys(world, b""))
@@ -139,11 +140,11 @@ def _adam_server(seed: int, world: Mapping[int, Sequence[int]]) -> Server:
     class Halfway:
         """A step goes half of the way to the number of the sample."""
 
-        def train(self, work: LocalRound) -> dict[str, Any]:
+        def train(self, work: LocalRound) -> Trained:
             model = work.model["w"]
             for batch in work.batches:
                 model = (model + np.float64(10 * int(work.client) + sum(map(int, batch)))) / 2
-            return {"w": model}
+            return Trained({"w": model})
 
     samples: dict[Id, IdSet] = {client: IdSet(ids) for client, ids in world.items()}
     clients = ClientsInMemory(samples, {client: bytes([seed, int(client)]) * 16 for client in samples})
@@ -231,4 +232,49 @@ def content(change: Callable[[Any, int], tuple[Any, int]]) -> int:
             final = Run(half.path, model=_module(), data=other).train().model_digest
         except DataChanged:
             return 0
+        except LearnerDiffers:  # the learner is blamed for what the data did
+            return 1
         return int(final not in finals)
+
+
+def content_beside_a_loss() -> int:
+    """A client loses a sample while another of its samples has other content by now: refused is right."""
+    plan, other = Plan(2, 2, 2, 4), _data()
+    x, y = other[1][0]
+    other[1][0] = (x + 1, y)
+    with _directory() as directory:
+        run = _run(Path(directory, "run"), _data(), plan, 3)
+        run.train()
+        reopened = Run(run.path, model=_module(), data=other)
+        try:
+            reopened.forget(Request(1, 1))
+        except DataChanged:
+            return int(run.receipts() != [])
+        return 1
+
+
+def seeds_that_stay() -> int:
+    """How many of the clients have the seed that they had before new ones were drawn."""
+    with _directory() as directory:
+        run = _run(Path(directory, "run"), _data(), Plan(2, 2, 2, 4), 3)
+        run.train()
+        before = _seeds(run)
+        run.forget(new_seed=True)
+        assert run.verify().ok
+        return sum(before[client] == seed for client, seed in _seeds(run).items())
+
+
+def _seeds(run: Run) -> dict[Id, bytes]:
+    with run_directory.reading(run.path) as found:
+        return {client: found.clients.seed(client) for client in found.server.roster}
+
+
+def requests_left_waiting() -> int:
+    """How many requests wait for a client that has left with its last sample."""
+    with _directory() as directory:
+        run = _run(Path(directory, "run"), _data(), Plan(2, 2, 2, 4), 3)
+        run.train()
+        run.forget(Request(1), defer=True)
+        run.forget([Request(1, sample) for sample in range(3)])
+        assert set(run.clients()) == {0, 2}
+        return len(run.status().open_requests)

@@ -100,8 +100,11 @@ MUTANTS = (
     on_disk(10, variants.optimizer_on_disk_not_rewound, Request(1), server="fedadam"),
     Mutant(11, variants.content_ignored, partial(checks.content, lambda x, y: (x + 1, y)), 1),
     Mutant(11, variants.label_ignored, partial(checks.content, lambda x, y: (x, 1 - y)), 1),
+    Mutant(11, variants.content_of_a_client_that_loses_a_sample_ignored, checks.content_beside_a_loss, 1),
     by_law(12, variants.few_bits, case(TWO_SAMPLES), "1/2"),
     Mutant(12, variants.few_bits, checks.draws_that_move, 21, "-path"),
+    Mutant(13, variants.clients_keep_their_seeds, checks.seeds_that_stay, 3),
+    Mutant(14, variants.an_emptied_client_covers_no_request, checks.requests_left_waiting, 1),
 )
 
 
@@ -113,7 +116,7 @@ def test_mutant_is_caught(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_every_kind_of_mutant_is_there() -> None:
-    assert {mutant.number for mutant in MUTANTS} == set(range(1, 13))
+    assert {mutant.number for mutant in MUTANTS} == set(range(1, 15))
     assert len(set(map(str, MUTANTS))) == len(MUTANTS)
 
 

@@ -18,7 +18,10 @@ from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.ports import State, TrainReply
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import ClientData, FederatedData
+from fedforget.engine import Engine
+from fedforget.erasure import Erasure
 from fedforget.errors import TrainingFailed
 from fedforget.federation.inline import InlineFederation
 from fedforget.store.client_store import ClientStore
@@ -234,7 +237,11 @@ def client_store_notes_round_one_only(patch: Patch) -> None:
     """The same on disk, where the next command reads it."""
     real = ClientStore.note
     first_round = 2  # steps: E of the plan of the runs on disk
-    patch.setattr(ClientStore, "note", lambda self, uses: real(self, [use for use in uses if use[2] <= first_round]))
+    patch.setattr(
+        ClientStore,
+        "note",
+        lambda self, uses, witnesses: real(self, [use for use in uses if use[2] <= first_round], witnesses),
+    )
 
 
 def server_keeps_first_uses(patch: Patch) -> None:
@@ -272,12 +279,12 @@ def server_store_keeps_first_uses(patch: Patch) -> None:
 def client_keeps_first_uses(patch: Patch) -> None:
     """First steps are not taken back on rewinding: a sample that moved up into an earlier batch stays in it."""
     patch.setattr(client.Client, "rewind", lambda self, last_step: None)
-    patch.setattr(ClientsInMemory, "rewind", lambda self, last_step: None)
+    patch.setattr(ClientsInMemory, "rewind", lambda self, rounds_done, last_step: None)
 
 
 def client_store_keeps_first_uses(patch: Patch) -> None:
     """The same on disk."""
-    patch.setattr(ClientStore, "rewind", lambda self, last_step: None)
+    patch.setattr(ClientStore, "rewind", lambda self, rounds_done, last_step: None)
 
 
 # ------------------------------------------------------------------------------------------------------- 8: failures
@@ -368,3 +375,40 @@ def label_ignored(patch: Patch) -> None:
         return real(self, identifier)[0].tobytes()[:16].ljust(16, b"\0")
 
     patch.setattr(ClientData, "content", content)
+
+
+def content_of_a_client_that_loses_a_sample_ignored(patch: Patch) -> None:
+    """The data of a client are not compared if it loses a sample: its other samples may have other content by now."""
+    real = Engine.check_data
+
+    def check_data(self: Any, run: Any, leaving: Any) -> None:
+        real(self, run, [forget.Request(request.client) for request in leaving])
+
+    patch.setattr(Engine, "check_data", check_data)
+
+
+# ------------------------------------------------------------------------------------------------ 13, 14: requests
+
+
+def clients_keep_their_seeds(patch: Patch) -> None:
+    """New seeds for the server only: the batches are those that a requester has looked at, and the law stays lost."""
+    real = Erasure._reseed
+
+    def reseed(self: Any, root: str) -> None:
+        before = {client: self.run.clients.seed_pair(client) for client in self.run.server.roster}
+        with pytest.MonkeyPatch.context() as inner:
+            inner.setattr(SeedSource, "client", lambda _, client: before[client])
+            real(self, root)
+
+    patch.setattr(Erasure, "_reseed", reseed)
+
+
+def an_emptied_client_covers_no_request(patch: Patch) -> None:
+    """A request for a client waits on, although the client has just left with its last sample."""
+    real = Erasure._decide
+
+    def decide(self: Any, wanted: Any, waiting: Any, *others: Any, **named: Any) -> Any:
+        left = {i: r for i, r in waiting.items() if r.sample is not None or r in wanted.values()}
+        return real(self, wanted, left, *others, **named)
+
+    patch.setattr(Erasure, "_decide", decide)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from fedforget import Request, Run
-from fedforget.erasure import hand_in
 from fedforget.errors import InvalidInput, UnknownTarget
+from fedforget.intake import hand_in
 from fedforget.store import chain, run_directory
 from fedforget.store.chain import EventChain
 from fedforget.store.inbox import Inbox
@@ -247,11 +247,14 @@ def require_absorbed(tmp_path: Path, arrives: int, second: Request) -> None:
     assert not (run.path / "inbox").exists()
 
 
-def test_who_asks_at_once_while_somebody_works_is_told_so(run: Run) -> None:
+def test_forget_on_a_busy_run_is_refused_and_not_recorded(run: Run) -> None:
+    with run_directory.reading(run.path) as found:
+        first = next(client for client in found.server.roster if found.server.first_round(client) == 1 and client != 2)
     outcomes: list[int] = []
-    run.forget(Request(1), on_round=once(4, lambda: forget_elsewhere(run.path, Request(2)), outcomes))
-    assert outcomes in ([BUSY], []), "busy, if anything was recomputed"
+    run.forget(Request(first), on_round=once(4, lambda: forget_elsewhere(run.path, Request(2)), outcomes))
+    assert outcomes == [BUSY]
     assert len(receipts(run)) == 1
+    assert 2 in run.clients()
 
 
 def test_who_asks_under_the_policy_batch_while_somebody_works_is_collected(run: Run) -> None:
@@ -359,6 +362,19 @@ def test_a_key_that_came_with_other_requests_meanwhile_is_rejected_on_record(run
     assert sorted(r.state for r in found.values()) == ["purged", "rejected"]
     assert found[second.ids[0]].state == "rejected"
     assert "key" in (found[second.ids[0]].reason or "")
+
+
+def test_receipts_stand_in_the_order_of_receipt_though_the_clock_went_back(run: Run) -> None:
+    hours = [
+        replace(Submission.of((Request(client),), "unknown"), received=f"2026-01-0{9 - client}T00:00:00.000+00:00")
+        for client in (1, 2, 3, 4)
+    ]
+    for each in hours:
+        Inbox(run.path).leave(each)
+    run.forget(Request(0), defer=True)
+    found = run.receipts()
+    assert [receipt.id for receipt in found[:4]] == [each.ids[0] for each in hours]
+    assert [receipt.received for receipt in found[:4]] == [each.received for each in hours], "as their clocks said"
 
 
 def test_a_key_is_nowhere_in_the_record_also_where_it_is_refused(run: Run) -> None:

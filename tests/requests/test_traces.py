@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import shutil
+import sqlite3
 import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from fedforget import Plan, Request, Run
+from fedforget.store import database
 from fedforget.store.batches import Batches
 from fedforget.store.database import Database
 from fedforget.store.inbox import Inbox
@@ -166,17 +168,16 @@ def leave_the_models(patch: pytest.MonkeyPatch) -> None:
 
 def leave_free_pages(patch: pytest.MonkeyPatch) -> None:
     """Neither rebuilt nor overwritten: what SQLite does unless it is told otherwise."""
-    real = Database._prepare
+    real = database._prepare
 
-    def prepare(self: Database, schema: str, create: bool) -> None:
-        real(self, schema, create)
-        self._connection.execute("PRAGMA secure_delete=OFF")
+    def prepare(connection: sqlite3.Connection) -> None:
+        real(connection)
+        connection.execute("PRAGMA secure_delete=OFF")
 
     def close(self: Database) -> None:
-        self._connection.execute("PRAGMA journal_mode=DELETE")
         self._connection.close()
 
-    patch.setattr(Database, "_prepare", prepare)
+    patch.setattr(database, "_prepare", prepare)
     patch.setattr(Database, "close_canonical", close)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
-from fedforget.store.database import Database
+from fedforget.store.database import VERSION, Database
 
 SCHEMA = """
 CREATE TABLE things (name PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
@@ -53,7 +53,7 @@ def test_equal_content_is_equal_bytes_whatever_the_history(tmp_path: Path) -> No
         database.run("UPDATE things SET content = ? WHERE name = 7", (bytes([7]) * 90,))
         database.close_canonical()
         for _ in range(history):
-            Database(path, writable=True).close_canonical()
+            Database(path, SCHEMA, writable=True).close_canonical()
         assert path.read_bytes() == (tmp_path / "direct").read_bytes()
 
 
@@ -105,7 +105,7 @@ def test_what_was_committed_survives_without_closing(tmp_path: Path) -> None:
     put(database, [1, 2])
     for suffix in ("", "-wal"):
         (tmp_path / f"copy{suffix}").write_bytes((tmp_path / f"db{suffix}").read_bytes())
-    copied = Database(tmp_path / "copy")
+    copied = Database(tmp_path / "copy", SCHEMA)
     assert copied.rows("SELECT name FROM things ORDER BY name") == [(1,), (2,)]
     copied.close()
     database.close()
@@ -114,12 +114,12 @@ def test_what_was_committed_survives_without_closing(tmp_path: Path) -> None:
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
     made(tmp_path / "db").close_canonical()
     connection = sqlite3.connect(tmp_path / "db")
-    connection.execute(f"PRAGMA user_version={1 + 1}")
+    connection.execute(f"PRAGMA user_version={VERSION + 1}")
     connection.close()
     for writable in (False, True):
         before = (tmp_path / "db").read_bytes()
         with pytest.raises(RunTooNew, match=r"db was written by a newer version") as error:
-            Database(tmp_path / "db", writable=writable)
+            Database(tmp_path / "db", SCHEMA, writable=writable)
         assert error.value.hint == "upgrade fedforget"
         assert (tmp_path / "db").read_bytes() == before
 
@@ -144,7 +144,7 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> 
         path.write_bytes(harmed[damage])
     for writable in (False, True):
         with pytest.raises(RunDamaged) as error:
-            Database(path, writable=writable)
+            Database(path, SCHEMA, writable=writable)
         assert str(path) in error.value.message
         assert "backup" in error.value.hint
     assert damage == "missing" or path.read_bytes() == harmed[damage]
@@ -167,5 +167,5 @@ def test_a_database_that_another_program_holds_is_said_so(tmp_path: Path, monkey
     connect = sqlite3.connect
     monkeypatch.setattr(sqlite3, "connect", lambda path, **more: connect(path, **{**more, "timeout": 0.05}))
     with pytest.raises(StorageFailed, match="locked by another program"):
-        Database(tmp_path / "db", writable=True)
+        Database(tmp_path / "db", SCHEMA, writable=True)
     other.close()

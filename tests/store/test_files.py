@@ -11,7 +11,7 @@ import pytest
 
 from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
 from fedforget.algorithm.ports import State
-from fedforget.errors import InvalidInput, NoSuchRun, RunDamaged, RunTooNew, StorageFailed
+from fedforget.errors import InvalidInput, NoSuchRun, RunDamaged, RunTooNew, RunTooOld, StorageFailed
 from fedforget.store.files import digest, write_durably
 from fedforget.store.model_files import ModelFiles, decode, encode
 from fedforget.store.plan_file import PlanFile
@@ -75,7 +75,7 @@ def test_a_file_that_is_not_what_its_name_says_is_never_served(models: ModelFile
 def test_a_whole_file_that_is_no_model_is_damage(models: ModelFiles) -> None:
     data = b"these bytes have the right name"
     models.path(digest(data)).write_bytes(data)
-    with pytest.raises(RunDamaged, match="not a safetensors file"):
+    with pytest.raises(RunDamaged, match="its header cannot have"):
         models.read(digest(data))
 
 
@@ -129,6 +129,7 @@ PLAN_FILE = PlanFile(
     {"name": "mlp", "inputs": 64},
     {"name": "own", "note": 'quotes " and \\ and ünïcode\nlines', "beta": 0.5},
     bytes(range(32)),
+    {"0.weight": "parameter float32 64x64", 'odd " \x7f é \U0001f600': "buffer int64 scalar"},
 )
 
 
@@ -147,8 +148,8 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
         ("batch_size = 4", "batch_size = 'x'"),
         ("batch_size = 4", "batch_size = 4\nsurprise = 1"),
         ("batch_size = 4\n", ""),
-        ("format = 1\n", ""),
-        ("format = 1", "format = 'x'"),
+        ("format = 2\n", ""),
+        ("format = 2", "format = 'x'"),
         ("[model]", "model"),
         ("[commitment]\n", ""),
         ('server = "00', 'server = "zz'),
@@ -168,7 +169,10 @@ def test_a_plan_that_is_none_is_named(tmp_path: Path, old: str, new: str) -> Non
 def test_other_ends_of_a_plan(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun):
         PlanFile.read(tmp_path)
-    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 1", b"format = 2"))
+    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 2", b"format = 1"))
+    with pytest.raises(RunTooOld, match=r"was made by FedForget 0\.2: make it anew"):
+        PlanFile.read(tmp_path)
+    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 2", b"format = 3"))
     with pytest.raises(RunTooNew):
         PlanFile.read(tmp_path)
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")

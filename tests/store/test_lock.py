@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedforget.errors import RunBusy, StorageFailed
-from fedforget.store.lock import RunLock, somebody_works
+from fedforget.store.lock import RunLock, at_rest
 
 HOLD = "import sys\nfrom pathlib import Path\nfrom fedforget.store.lock import RunLock\n"
 HOLD_FOR_EVER = HOLD + "with RunLock(Path(sys.argv[1])):\n    print('held', flush=True)\n    sys.stdin.read()\n"
@@ -109,17 +109,28 @@ def test_a_forked_child_does_not_inherit_it(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_whether_somebody_works_is_told_without_disturbing_anybody(tmp_path: Path) -> None:
-    assert not somebody_works(tmp_path)
-    assert list(tmp_path.iterdir()) == []
+def test_at_rest_excludes_a_process_at_work_and_is_shared(tmp_path: Path) -> None:
+    with at_rest(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == [], "nothing is written"
     with holder(tmp_path) as process:
         heard(process)
-        assert somebody_works(tmp_path)
+        with pytest.raises(RunBusy, match=f"in use by process {process.pid}"), at_rest(tmp_path):
+            pass
         process.kill()
         process.wait()
-    assert not somebody_works(tmp_path)
+    before = (tmp_path / "lock").stat()
+    with at_rest(tmp_path):
+        with at_rest(tmp_path):
+            pass
+        still_held(tmp_path)
+        with pytest.raises(RunBusy), RunLock(tmp_path):
+            pass
+        still_held(tmp_path)
+    assert (tmp_path / "lock").stat() == before
     with RunLock(tmp_path):
-        assert somebody_works(tmp_path)
+        with pytest.raises(RunBusy, match="this process"), at_rest(tmp_path):
+            pass
         still_held(tmp_path)
 
 

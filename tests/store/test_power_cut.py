@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from fedforget import LocalOptimizer, Plan, Request
-from fedforget.erasure import hand_in
 from fedforget.errors import FedForgetError
+from fedforget.intake import hand_in
 from fedforget.store import birth, database, files, inbox, model_files
 from fedforget.store.requests import Submission
 from fedforget.store.write_behind import WriteBehind

@@ -26,13 +26,13 @@ from fedforget.store.requests import Basis, Intent, Stage, Submission, guarantee
 from fedforget.store.seals import OWN_SEAL
 
 STAGES = [stage for stage in Stage if stage not in (Stage.REJECTED, Stage.CANCELLED)]
-OUTCOME = Outcome(5, "ab" * 32, "cd" * 32, "ef" * 32, "01" * 32, "0.0")
+OUTCOME = Outcome(5, "ab" * 32, "cd" * 32, "ef" * 32, "01" * 32, "0.0", mixed_environments=False)
 
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    made = Record(Database(tmp_path / "record.db", record_module.SCHEMA, version=record_module.VERSION, create=True))
-    made.create("system")
+    made = Record(Database(tmp_path / "record.db", record_module.SCHEMA, create=True))
+    made.create("system", {"loss": "loss"})
     return made
 
 
@@ -86,7 +86,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
 def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path) -> None:
     intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
     record.database.close()
-    again = Record(Database(tmp_path / "record.db", version=record_module.VERSION, writable=True))
+    again = Record(Database(tmp_path / "record.db", record_module.SCHEMA, writable=True))
     assert again.batches.pending() == [intent]
     again.batches.removed(intent, 1)
     assert again.batches.pending() == [intent]

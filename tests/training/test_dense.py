@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from fedforget.training import dense
+from fedforget.training.arithmetic import fixed_arithmetic
 from fedforget.training.dense import Gradient, Products, dense_tail
 from fedforget.training.models import cnn
-from fedforget.training.streams import one_thread
 
 
 @pytest.fixture(autouse=True, scope="module")
 def single_thread() -> Iterator[None]:
-    with one_thread():
+    with fixed_arithmetic():
         yield
 
 

@@ -26,10 +26,11 @@ from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, NonFiniteLoss, PlanRefused, TrainingFailed
 from fedforget.training import dense
+from fedforget.training.arithmetic import fixed_arithmetic
 from fedforget.training.evaluation import TestSet
 from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
-from fedforget.training.streams import one_thread, start_stream
+from fedforget.training.streams import start_stream
 from fedforget.training.weights import Weights, load_weights, parameter_names, weights_of
 from tests.helpers import numbered_seed
 
@@ -40,7 +41,7 @@ STREAMS = tuple(numbered_seed(number)[:16] for number in range(len(BATCHES)))
 
 @pytest.fixture(autouse=True)
 def single_thread() -> Iterator[None]:
-    with one_thread():
+    with fixed_arithmetic():
         yield
 
 
@@ -120,7 +121,7 @@ def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: fl
         optimiser.zero_grad()
         nn.functional.cross_entropy(reference(x), y).backward()
         optimiser.step()
-    assert same(learner.train(work(seeded(make))), weights_of(reference))
+    assert same(learner.train(work(seeded(make))).model, weights_of(reference))
 
 
 @st.composite
@@ -165,7 +166,7 @@ def chains(draw: st.DrawFn) -> nn.Module:  # noqa: C901 (as many kinds of layers
 def test_any_chain_is_trained_as_torch_does(chain: nn.Module, momentum: float, large: bool) -> None:
     start, reference = work(chain), copy.deepcopy(chain)
     with mock.patch.multiple(dense, _LARGE=1 if large else 2**18, _BLOCK=100):
-        found = TorchLearner(chain, DATA, LocalOptimizer(0.1, momentum)).train(start)
+        found = TorchLearner(chain, DATA, LocalOptimizer(0.1, momentum)).train(start).model
     learning = [parameter for parameter in reference.parameters() if parameter.requires_grad]
     optimiser = torch.optim.SGD(learning, lr=0.1, momentum=momentum)
     for batch, stream in zip(BATCHES, STREAMS, strict=True):
@@ -192,8 +193,8 @@ def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
             loss = loss + mu / 2 * ((parameter - anchor) ** 2).sum()
         loss.backward()
         optimiser.step()
-    proximal = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5, prox=mu)).train(work(start))
-    plain = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5)).train(work(start))
+    proximal = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5, prox=mu)).train(work(start)).model
+    plain = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.5)).train(work(start)).model
     for name, expected in weights_of(reference).items():
         assert np.allclose(proximal[name], expected, rtol=1e-5, atol=1e-7)
         assert not np.allclose(plain[name], expected, rtol=1e-5, atol=1e-7)
@@ -208,12 +209,12 @@ def test_a_round_that_is_cut_is_the_same_round(
 ) -> None:
     """Each part by another learner, with another module that has been used before."""
     whole = work(seeded(make))
-    expected = TorchLearner(seeded(make), DATA, settings).train(whole)
+    expected = TorchLearner(seeded(make), DATA, settings).train(whole).model
     found: Weights | None = None
     for start, stop in pairwise((0, *cuts, len(BATCHES))):
         learner = TorchLearner(seeded(make, seed=start), DATA, settings)
         learner.train(work(seeded(make, seed=5), "a"))
-        found = learner.train(replace(whole.part(start, stop), halfway=found))
+        found = learner.train(replace(whole.part(start, stop), halfway=found)).model
         like = learner.halfway_like(whole.model) if stop < len(BATCHES) else expected
         assert like is not None
         assert {name: (each.shape, each.dtype) for name, each in found.items()} == {
@@ -227,9 +228,9 @@ def test_a_round_that_is_cut_is_the_same_round(
 def test_the_outcome_is_put_where_it_is_wanted(make: Callable[[], nn.Module]) -> None:
     learner, start = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(make))
     for part in (start, start.part(0, 2)):
-        expected = learner.train(part)
+        expected = learner.train(part).model
         room = {name: np.empty_like(array) for name, array in expected.items()}
-        assert learner.train(replace(part, into=room)) is room
+        assert learner.train(replace(part, into=room)).model is room
         assert same(room, expected)
 
 
@@ -282,7 +283,7 @@ def test_a_model_whose_shape_is_not_known_is_refused(lazy: Callable[[], nn.Modul
 def test_an_outcome_is_not_touched_by_what_is_trained_next() -> None:
     learner, start = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(two_layers))
     for part in (start, start.part(0, 2)):
-        found = learner.train(part)
+        found = learner.train(part).model
         before = {name: array.copy() for name, array in found.items()}
         learner.train(work(seeded(two_layers, seed=8), "a"))
         assert same(found, before)
@@ -299,7 +300,7 @@ def test_where_the_loss_means_something_else_autograd_does_it_all() -> None:
         optimiser.zero_grad()
         nn.functional.cross_entropy(reference(torch.from_numpy(x[[*batch]])), torch.from_numpy(y[[*batch]])).backward()
         optimiser.step()
-    assert same(learner.train(work(seeded(two_layers))), weights_of(reference))
+    assert same(learner.train(work(seeded(two_layers))).model, weights_of(reference))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -317,7 +318,9 @@ def test_large_weights_are_finite_although_their_sum_is_not() -> None:
     module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
     start = work(module)
     start.model["0.weight"][:] = np.finfo(np.float32).max
-    assert same(TorchLearner(module, DATA, SGD).train(replace(start, rows=start.rows[:0], streams=())), start.model)
+    assert same(
+        TorchLearner(module, DATA, SGD).train(replace(start, rows=start.rows[:0], streams=())).model, start.model
+    )
 
 
 def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() -> None:
@@ -327,7 +330,7 @@ def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() ->
     with pytest.raises(NonFiniteLoss, match="step 3") as whole:
         learner.train(start)
     with pytest.raises(NonFiniteLoss) as cut:
-        learner.train(replace(start.part(1, 4), halfway=learner.train(start.part(0, 1))))
+        learner.train(replace(start.part(1, 4), halfway=learner.train(start.part(0, 1)).model))
     assert str(cut.value) == str(whole.value)
 
 
@@ -347,7 +350,7 @@ def test_one_step_by_hand() -> None:
     nn.init.constant_(module.weight, 2.0)
     data = FederatedData({0: {0: (np.array([3.0]), 1.0), 1: (np.array([-1.0]), 2.0)}})
     settings = LocalOptimizer(lr=0.01, momentum=0.5, weight_decay=0.1, prox=0.2)
-    result = TorchLearner(module, data, settings, squares).train(work(module, 0, 1, ((0,), (1,))))
+    result = TorchLearner(module, data, settings, squares).train(work(module, 0, 1, ((0,), (1,)))).model
     w, v = 2.0, 0.0
     for x, y in ((3, 1), (-1, 2)):
         v = 0.5 * v + 2 * (w * x - y) * x + 0.1 * w + 0.2 * (w - 2.0)
@@ -359,7 +362,7 @@ def test_frozen_parameters_stay_and_others_move() -> None:
     module = seeded(two_layers)
     next(module.parameters()).requires_grad_(False)
     before = weights_of(module)
-    after = TorchLearner(module, DATA, LocalOptimizer(0.1, 0.9, 0.1, 0.1)).train(work(before))
+    after = TorchLearner(module, DATA, LocalOptimizer(0.1, 0.9, 0.1, 0.1)).train(work(before)).model
     assert after["0.weight"].tobytes() == before["0.weight"].tobytes()
     assert after["2.weight"].tobytes() != before["2.weight"].tobytes()
 
@@ -369,7 +372,7 @@ def test_the_loss_may_be_another() -> None:
         return nn.functional.multi_margin_loss(output, wanted)
 
     usual, changed = (
-        TorchLearner(seeded(two_layers), DATA, LocalOptimizer(), loss).train(work(seeded(two_layers)))
+        TorchLearner(seeded(two_layers), DATA, LocalOptimizer(), loss).train(work(seeded(two_layers))).model
         for loss in (None, other)
     )
     assert not same(usual, changed)
@@ -378,14 +381,14 @@ def test_the_loss_may_be_another() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
 def test_data_meet_the_type_of_the_model(dtype: torch.dtype) -> None:
     module = seeded(two_layers).to(dtype)
-    weights = TorchLearner(module, DATA, LocalOptimizer()).train(work(module))
+    weights = TorchLearner(module, DATA, LocalOptimizer()).train(work(module)).model
     assert {array.dtype for array in weights.values()} == {torch.zeros(1, dtype=dtype).numpy().dtype}
 
 
 def test_whole_numbers_stay_whole_numbers() -> None:
     module = nn.Sequential(nn.Embedding(5, FEATURES), nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
     data = FederatedData({0: {i: (np.array([i, 4 - i]), i % CLASSES) for i in range(5)}})
-    weights = TorchLearner(module, data, LocalOptimizer()).train(work(module, 0, 1, ((0, 1), (2, 4))))
+    weights = TorchLearner(module, data, LocalOptimizer()).train(work(module, 0, 1, ((0, 1), (2, 4)))).model
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
@@ -426,22 +429,22 @@ EVERYTHING = LocalOptimizer(0.1, 0.9, 0.01, 0.1)
 def test_a_local_round_does_not_depend_on_what_was_trained_before(name: str) -> None:
     """No velocity, statistic, stream or buffer survives: neither of other clients nor of earlier rounds."""
     start = weights_of(seeded(MODELS[name]))
-    alone = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING).train(work(start))
+    alone = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING).train(work(start)).model
     busy = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
     busy.train(work(start, "a", 1))
     busy.train(work(start, 3, 2))
-    assert same(busy.train(work(start)), alone)
+    assert same(busy.train(work(start)).model, alone)
     again = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
     for _ in range(3):
-        assert same(again.train(work(start)), alone)
+        assert same(again.train(work(start)).model, alone)
 
 
 def test_the_optimiser_starts_afresh_in_every_round() -> None:
     """Two rounds are two fresh optimisers, not one that goes on."""
     learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9))
-    first = learner.train(work(seeded(two_layers), batches=BATCHES[:2]))
-    second = learner.train(work(first, round_=2, batches=BATCHES[2:]))
-    in_one_go = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)).train(work(seeded(two_layers)))
+    first = learner.train(work(seeded(two_layers), batches=BATCHES[:2])).model
+    second = learner.train(work(first, round_=2, batches=BATCHES[2:])).model
+    in_one_go = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)).train(work(seeded(two_layers))).model
     reference = seeded(two_layers)
     for part in (BATCHES[:2], BATCHES[2:]):
         optimiser = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=0.9)
@@ -458,7 +461,7 @@ def test_what_a_learner_returns_is_its_own() -> None:
     learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer())
     start = weights_of(seeded(two_layers))
     kept = {name: array.copy() for name, array in start.items()}
-    first = learner.train(work(start))
+    first = learner.train(work(start)).model
     copy = {name: array.copy() for name, array in first.items()}
     learner.train(work(start, "a"))
     assert same(first, copy)
@@ -470,7 +473,7 @@ def test_dropout_does_not_depend_on_the_global_generator() -> None:
     learner, results = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer()), []
     for seed in (1, 2):
         torch.manual_seed(seed)
-        results.append(learner.train(work(start)))
+        results.append(learner.train(work(start)).model)
     assert same(*results)
 
 
@@ -479,15 +482,15 @@ def test_dropout_depends_on_the_stream_of_every_step(step: int) -> None:
     start = weights_of(seeded(with_dropout))
     learner = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer())
     other = [*STREAMS[:step], numbered_seed(99)[:16], *STREAMS[step + 1 :]]
-    assert not same(learner.train(work(start)), learner.train(work(start, streams=other)))
+    assert not same(learner.train(work(start)).model, learner.train(work(start, streams=other)).model)
 
 
 def test_equal_steps_drop_differently() -> None:
     """Four steps on the same batch: with one mask for all of them the model would end elsewhere."""
     start, batches = weights_of(seeded(with_dropout)), (BATCHES[0],) * 4
     learner = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer())
-    varied = learner.train(work(start, batches=batches))
-    stuck = learner.train(work(start, batches=batches, streams=(STREAMS[0],) * 4))
+    varied = learner.train(work(start, batches=batches)).model
+    stuck = learner.train(work(start, batches=batches, streams=(STREAMS[0],) * 4)).model
     assert not same(varied, stuck)
 
 

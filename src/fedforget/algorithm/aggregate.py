@@ -16,7 +16,7 @@ from fedforget.algorithm.draws import multiplicities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import ServerOptimizer
 from fedforget.algorithm.ports import Aggregator, State, TrainReply
-from fedforget.errors import TrainingFailed
+from fedforget.errors import TrainingFailed, shown
 
 _BLOCK = 2**15  # weights at a time: their sums stay in the processor's cache
 
@@ -29,7 +29,9 @@ def average(slots: Sequence[Id], replies: Sequence[TrainReply]) -> dict[str, NDA
     counts = multiplicities(slots)
     for client in counts:
         if client not in models:
-            raise TrainingFailed(f"client {client} did not answer", hint="give the same command again when it can")
+            raise TrainingFailed(
+                f"client {shown(client)} did not answer", hint="give the same command again when it can"
+            )
     first = models[next(iter(counts))]
     return {name: _average_tensor(name, counts, models) for name in first}
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import hashlib
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,8 +13,19 @@ from fedforget.algorithm.draws import Address, Priorities, Purpose, draw_batches
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ForgetQuery, ForgetReply, JoinQuery, JoinReply, LocalRound, TrainTask
-from fedforget.errors import UnknownTarget
+from fedforget.algorithm.ports import (
+    WITNESS_BYTES,
+    WITNESSED_STEPS,
+    ForgetQuery,
+    ForgetReply,
+    JoinQuery,
+    JoinReply,
+    LocalRound,
+    TrainTask,
+)
+from fedforget.errors import UnknownTarget, shown
+
+_PERSON = b"fedforget/wit/1"
 
 
 class Client:
@@ -33,6 +46,7 @@ class Client:
         self._plan = plan
         self._steps = range(plan.local_steps)
         self._first_use = FirstUse(samples, first_steps)
+        self._witness_key = b""
         self._ahead: dict[int, tuple[NDArray[np.intp], tuple[bytes, ...]]] = {}  # drawn and not yet asked for
 
     def get_ready(self, round_: int) -> None:
@@ -43,10 +57,28 @@ class Client:
 
     def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
         """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
+        work = self._round(task)
+        return work, self._first_uses(task.round, work.rows)
+
+    def first_steps(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
+        """The steps of a round that its witness is about, on the samples that stay. Notes nothing."""
+        work, staying = self._round(task), self.samples.without(leaving)
+        if staying is not self.samples:  # what the round did not draw can go without changing its draws
+            work = replace(work, samples=staying.ids, rows=self._draw(task.round, staying))
+        return work.part(0, min(WITNESSED_STEPS, len(work.rows)))
+
+    def _round(self, task: TrainTask) -> LocalRound:
         self.get_ready(task.round)
         rows, streams = self._ahead.pop(task.round)
-        work = LocalRound(task.round, self.id, task.model, self.samples.ids, rows, streams)
-        return work, self._first_uses(task.round, rows)
+        after = min(WITNESSED_STEPS, len(rows)) if self._plan.keeps_start(task.round) else 0
+        return LocalRound(task.round, self.id, task.model, self.samples.ids, rows, streams, witness_after=after)
+
+    def witness(self, round_: int, checksum: bytes) -> bytes:
+        """A checksum of the first steps of a round, keyed: it says nothing to a reader without the client's seed."""
+        if not self._witness_key:
+            self._witness_key = self._priorities.stream(Address(Purpose.WITNESS, 0, 0, self._block))
+        message = round_.to_bytes(8, "big") + checksum
+        return hashlib.blake2b(message, key=self._witness_key, digest_size=WITNESS_BYTES, person=_PERSON).digest()
 
     def _first_uses(self, round_: int, rows: NDArray[np.intp]) -> list[tuple[Id, Id, int]]:
         if self._first_use.are_known(rows):
@@ -68,14 +100,15 @@ class Client:
         for sample in query.samples:
             if sample not in self.samples:
                 raise UnknownTarget(
-                    f"client {self.id} has no sample {sample}", hint=f"see `fedforget clients RUN --client {self.id}`"
+                    f"client {shown(self.id)} has no sample {shown(sample)}",
+                    hint=f"see `fedforget clients RUN --client {shown(self.id)}`",
                 )
         steps = tuple(self._first_use.of(sample) for sample in query.samples)
         return ForgetReply(self.id, steps, now_empty=len(set(query.samples)) == len(self.samples))
 
     def what_would_join(self, query: JoinQuery) -> JoinReply:
         """The first draw that would have held a newcomer, on the set that has it."""
-        larger = IdSet((*self.samples, *query.samples), what=f"sample of client {self.id}")
+        larger = IdSet((*self.samples, *query.samples), what=f"sample of client {shown(self.id)}")
         new = np.fromiter(map(larger.position.__getitem__, query.samples), np.intp)
         for round_ in query.rounds:
             changed = np.isin(self._draw(round_, larger), new).any(1)

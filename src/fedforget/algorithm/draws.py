@@ -36,6 +36,7 @@ class Purpose(IntEnum):
     BATCH = 2
     STATE = 3  # dropout and initial states
     AUGMENTATION = 4
+    WITNESS = 5  # the key of a client's witness of a round
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fedforget.algorithm.ids import Id, canonical_id, id_block
 from fedforget.algorithm.learn import OnRound, Server, learn
 from fedforget.algorithm.ports import ForgetQuery, RemoveOrder
-from fedforget.errors import UnknownTarget
+from fedforget.errors import UnknownTarget, shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,8 @@ class Request:
         return "client" if self.sample is None else "sample"
 
     def __str__(self) -> str:
-        return f"client {self.client}" if self.sample is None else f"sample {self.sample} of client {self.client}"
+        client = f"client {shown(str(self.client))}"
+        return client if self.sample is None else f"sample {shown(str(self.sample))} of {client}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +59,7 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
     memory, plan = server.memory, server.plan
     for request in requests:
         if request.client not in memory.roster:
-            raise UnknownTarget(f"client {request.client} is not in the federation", hint="see `fedforget clients`")
+            raise UnknownTarget(f"{Request(request.client)} is not in the federation", hint="see `fedforget clients`")
     steps: dict[Request, int | None] = {}
     leaving = {request.client for request in requests if request.sample is None}
     for client in leaving:

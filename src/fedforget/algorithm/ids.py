@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from fedforget.errors import InvalidId
+from fedforget.errors import InvalidId, quoted
 
 Id = int | str
 
@@ -37,7 +37,7 @@ def canonical_id(value: object) -> Id:
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
-            raise InvalidId(f"the id {text!r} is not valid Unicode text", hint="use another id") from error
+            raise InvalidId(f"the id {quoted(text)} is not valid Unicode text", hint="use another id") from error
         if _DECIMAL.fullmatch(text) and int(text) < _INTEGER_LIMIT:
             return int(text)
         return text
@@ -50,7 +50,7 @@ def canonical_id(value: object) -> Id:
             if 0 <= number < _INTEGER_LIMIT:
                 return number
     raise InvalidId(
-        f"{value!r} cannot be the id of a client or sample",
+        f"{quoted(value)} cannot be the id of a client or sample",
         hint="use an integer from 0 to 2^63-1 or a string",
     )
 
@@ -70,7 +70,9 @@ class IdSet:
         for (block, first), (next_block, second) in pairwise(pairs):
             if block == next_block:
                 raise InvalidId(
-                    f"duplicate {what} {first!r}" if first == second else f"{what}s {first!r} and {second!r} collide",
+                    f"duplicate {what} {quoted(first)}"
+                    if first == second
+                    else f"{what}s {quoted(first)} and {quoted(second)} collide",
                     hint="every id of a set must be its own; an integer and its decimal spelling are one id",
                 )
         self.ids: tuple[Id, ...] = tuple(identifier for _, identifier in pairs)

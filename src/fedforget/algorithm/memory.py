@@ -60,6 +60,7 @@ class ClientsInMemory:
         self._seeds = dict(seeds)
         self._commitments = dict(commitments or {})
         self._first: dict[Id, dict[Id, int]] = {client: {} for client in samples}
+        self._witnesses: dict[Id, dict[int, bytes]] = {client: {} for client in samples}
 
     def commitments(self) -> Mapping[Id, bytes]:
         return self._commitments
@@ -73,23 +74,30 @@ class ClientsInMemory:
     def first_steps(self, client: Id) -> Mapping[Id, int]:
         return self._first[client]
 
+    def witnesses(self, client: Id) -> Mapping[int, bytes]:
+        return self._witnesses[client]
+
     def seed(self, client: Id) -> bytes:
         return self._seeds[client]
 
-    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
+    def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
         for client, sample, step in uses:
             self._first[client][sample] = step
+        for client, round_, witness in witnesses:
+            self._witnesses[client][round_] = witness
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         for order in orders:
             if order.samples is None:
-                for table in (self._samples, self._seeds, self._first, self._commitments):
+                for table in (self._samples, self._seeds, self._first, self._witnesses, self._commitments):
                     table.pop(order.client, None)
             elif order.client in self._samples:
                 self._samples[order.client] = self._samples[order.client].without(order.samples)
                 for sample in order.samples:
                     self._first[order.client].pop(sample, None)
 
-    def rewind(self, last_step: int) -> None:
+    def rewind(self, rounds_done: int, last_step: int) -> None:
         for client, first in self._first.items():
             self._first[client] = {sample: step for sample, step in first.items() if step <= last_step}
+        for client, noted in self._witnesses.items():
+            self._witnesses[client] = {round_: witness for round_, witness in noted.items() if round_ <= rounds_done}

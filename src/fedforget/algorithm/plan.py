@@ -12,9 +12,10 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
-from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.errors import InvalidInput, PlanRefused, quoted
 
 _MOST = 2**31 - 1
+_MOST_A_ROUND = {"clients_per_round": 10**6, "local_steps": 10**6}
 _FROM_ONE = "the nearest feasible value is 1"
 KEEP_EVERY = "every"
 KEEP_ENDS = "ends"
@@ -49,7 +50,7 @@ class ServerOptimizer:
     def __post_init__(self) -> None:
         _require(
             self.name in ("average", "fedadam"),
-            f"unknown server optimizer {self.name!r}",
+            f"unknown server optimizer {quoted(self.name)}",
             "choose average or fedadam",
         )
         _require(math.isfinite(self.lr) and self.lr > 0, f"the server's learning rate must be above 0, not {self.lr}")
@@ -79,12 +80,13 @@ class Plan:
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             words = f"{name.replace('_', ' ')} must be a whole number from 1"
-            _require(whole and value >= 1, f"{words}, not {value!r}", _FROM_ONE)
-            _require(value <= _MOST, f"{words} to {_MOST}, not {value}", f"the nearest feasible value is {_MOST}")
+            _require(whole and value >= 1, f"{words}, not {quoted(value)}", _FROM_ONE)
+            most = _MOST_A_ROUND.get(name, _MOST)
+            _require(value <= most, f"{words} to {most}, not {value}", f"the nearest feasible value is {most}")
         valid = self.keep in (KEEP_EVERY, KEEP_ENDS) or (
             isinstance(self.keep, int) and not isinstance(self.keep, bool) and self.keep >= 1
         )
-        _require(valid, f"cannot keep models {self.keep!r}", "keep every, ends, or a whole number from 1")
+        _require(valid, f"cannot keep models {quoted(self.keep)}", "keep every, ends, or a whole number from 1")
 
     @property
     def steps(self) -> int:
@@ -104,6 +106,10 @@ class Plan:
         if round_ in (0, rounds_done) or self.keep == KEEP_EVERY:
             return True
         return isinstance(self.keep, int) and round_ % self.keep == 0
+
+    def keeps_start(self, round_: int) -> bool:
+        """Whether the state that a round starts from stays on disk after the round."""
+        return self.is_kept(round_ - 1, round_)
 
     def kept_count(self, rounds_done: int) -> int:
         """How many models are on disk once ``rounds_done`` rounds are."""

@@ -6,7 +6,7 @@ Models and states are opaque here: tensors in production, tuples of batches wher
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from fedforget.algorithm.ids import Id, IdSet
 
 NOTHING: Iterator[None] = iter(())
+WITNESS_BYTES = 16
+WITNESSED_STEPS = 2  # one is not enough: a frozen layer leaves the first loss as it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,13 @@ class Federation(Protocol):
     def get_ready(self, round_: int, client: Id) -> None:
         """This client will be asked to train this round: whatever depends on nothing else may be done now."""
 
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
+        """Whether the client's first steps of a round that it trained before give the same again.
+
+        None if it has no witness of that round. The witness itself never leaves the client. ``leaving``: samples that
+        the round did not draw, and that may not be in the data any more.
+        """
+
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]: ...
 
     def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]: ...
@@ -127,6 +136,8 @@ class LocalRound:
     over after them, and ``unfinished`` asks for a hand-over instead of a model.
 
     ``into`` is where the outcome may be put and returned from, laid out like it, to spare a copy.
+
+    ``witness_after``: take a checksum of the local model after so many steps of the round (0: take none).
     """
 
     round: int
@@ -139,6 +150,7 @@ class LocalRound:
     halfway: Any = None
     unfinished: bool = False
     into: Any = None
+    witness_after: int = 0
 
     @property
     def batches(self) -> tuple[tuple[Id, ...], ...]:
@@ -164,10 +176,18 @@ class SampleSource(Protocol):
     def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What a learner returns: the local model, and the checksum that was asked for (None: it was not in this part)."""
+
+    model: Any
+    checksum: bytes | None = None
+
+
 class LocalLearner(Protocol):
     """E local steps on given batches: deterministic, and a function of the local round and of nothing else."""
 
-    def train(self, work: LocalRound) -> Any: ...
+    def train(self, work: LocalRound) -> Trained: ...
 
 
 @runtime_checkable
@@ -219,9 +239,13 @@ class ClientMemory(Protocol):
 
     def seed(self, client: Id) -> bytes: ...
 
-    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
-        """First uses (client, sample, step), durable together."""
+    def witnesses(self, client: Id) -> Mapping[int, bytes]:
+        """The witness of each round that the client trained and whose starting state is kept."""
+
+    def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
+        """First uses (client, sample, step) and witnesses (client, round, witness), durable together."""
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None: ...
 
-    def rewind(self, last_step: int) -> None: ...
+    def rewind(self, rounds_done: int, last_step: int) -> None:
+        """Drop what was noted after this round, whose last step this is."""

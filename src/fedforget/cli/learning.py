@@ -13,6 +13,7 @@ from fedforget.algorithm.budget import kept_bytes
 from fedforget.algorithm.plan import check_eval_every, goal_of
 from fedforget.cli.app import app
 from fedforget.cli.options import (
+    AcceptMixed,
     BatchSize,
     Clients,
     Config,
@@ -22,6 +23,7 @@ from fedforget.cli.options import (
     LocalSteps,
     PerRound,
     PlanOptions,
+    RecomputeAll,
     RhoC,
     RhoS,
     Rounds,
@@ -31,10 +33,11 @@ from fedforget.cli.options import (
     WorkerTimeout,
     workforce,
 )
-from fedforget.cli.output import JsonOption, emit, progress, say, standing, warn
+from fedforget.cli.output import JsonOption, emit, progress, say, say_recomputed, standing, warn
 from fedforget.cli.planning import rho_warnings
 from fedforget.data.request_file import read_requests
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, quoted
+from fedforget.store import advice
 
 if TYPE_CHECKING:
     from fedforget.run import Run
@@ -69,6 +72,8 @@ def train(
     server_optimizer: ServerOptimizerName = None,
     server_lr: Annotated[float | None, typer.Option(help="Learning rate of fedadam.", show_default="0.01")] = None,
     eval_every: EvalEvery = None,
+    recompute_all: RecomputeAll = False,
+    accept_mixed: AcceptMixed = False,
     federation: Federation = None,
     workers: Workers = None,
     worker_timeout: WorkerTimeout = None,
@@ -91,8 +96,16 @@ def train(
     before = opened.status()
     if before.rounds_done == 0 < goal and not before.withdrawn and not as_json:
         _say_what_it_costs(opened, goal)
+    if recompute_all:
+        say_recomputed(before, as_json)
     with progress("training", goal, start=before.rounds_done) as advance:
-        status = opened.train(until_round, on_round=advance, eval_every=eval_every)
+        status = opened.train(
+            until_round,
+            on_round=advance,
+            eval_every=eval_every,
+            recompute_all=recompute_all,
+            accept_mixed=accept_mixed,
+        )
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: standing(asdict(status)))
@@ -102,7 +115,9 @@ def train(
 
 def _require_supported(device: str) -> None:
     if device != "cpu":
-        raise InvalidInput(f"cannot train on {device!r}", hint="use cpu: only there are results bitwise repeatable")
+        raise InvalidInput(
+            f"cannot train on {quoted(device)}", hint="use cpu: only there are results bitwise repeatable"
+        )
 
 
 def _opened_for_training(
@@ -115,7 +130,7 @@ def _opened_for_training(
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to go on")
-        return open_run(run, **chosen)
+        return open_run(run, instead=f"go on with {advice.train(run)}", **chosen)
     if out is None or run is not None:
         raise InvalidInput(
             "say which run, once", hint="give --out for a new one, or the directory of one to go on with"

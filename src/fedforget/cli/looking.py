@@ -10,24 +10,31 @@ import typer
 
 from fedforget.algorithm.ids import canonical_id
 from fedforget.cli.app import app
-from fedforget.cli.output import JsonOption, days, emit, pairs, standing, table
-from fedforget.errors import UnknownTarget
+from fedforget.cli.output import JsonOption, days_left, emit, pairs, standing, table
+from fedforget.errors import UnknownTarget, escaped, quoted
 
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
 @app.command()
-def status(run: RunPath, as_json: JsonOption = False) -> None:
+def status(
+    run: RunPath,
+    check: Annotated[
+        bool, typer.Option("--check", help="Exit with 17 if a request is overdue or unfinished; for cron and monitors.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Where a run stands, and the requests it has met."""
-    from fedforget.overview import status_of  # noqa: PLC0415
+    from fedforget.overview import attention, status_of  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
-        facts = asdict(status_of(opened))
+        found = status_of(opened)
         receipts = [
             {key: value for key, value in receipt.as_dict().items() if key not in ("client", "sample")}
             for receipt in opened.record.book.receipts()
         ]
+    facts = asdict(found)
 
     def text() -> str:
         shown = standing({name: value for name, value in facts.items() if name != "accuracies"})
@@ -35,12 +42,13 @@ def status(run: RunPath, as_json: JsonOption = False) -> None:
             return shown
         header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
         rows = [
-            (r["id"], r["level"], r["basis"], r["state"], r["received"], days(r["days_left"]), r["guarantee"])
-            for r in receipts
+            (r["id"], r["level"], r["basis"], r["state"], r["received"], days_left(r), r["guarantee"]) for r in receipts
         ]
         return f"{shown}\n\n{table(header, rows)}"
 
     emit({**facts, "receipts": receipts}, as_json, text)
+    if check and (problem := attention(run, found)) is not None:
+        raise problem
 
 
 @app.command()
@@ -55,16 +63,18 @@ def clients(
     with run_directory.reading(run, settled=False) as opened:
         sizes = opened.clients.sizes()
         if client is None:
-            rows = [{"client": who, "samples": sizes[who]} for who in opened.server.roster]
+            rows = [{"client": who, "samples": sizes.get(who, 0)} for who in opened.server.roster]
             emit(
                 {"clients": rows}, as_json, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows])
             )
             return
         who = canonical_id(client)
         if who not in sizes:
-            raise UnknownTarget(f"there is no client {client!r} in {run}", hint=f"see `fedforget clients {run}`")
+            raise UnknownTarget(f"there is no client {quoted(client)} in {run}", hint=f"see `fedforget clients {run}`")
         ids = list(opened.clients.samples(who))
-    emit({"client": who, "samples": len(ids), "ids": ids}, as_json, lambda: "\n".join(map(str, ids)))
+    emit(
+        {"client": who, "samples": len(ids), "ids": ids}, as_json, lambda: "\n".join(escaped(str(each)) for each in ids)
+    )
 
 
 @app.command()

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, LocalOptimizer, Plan, ServerOptimizer
-from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.errors import InvalidInput, PlanRefused, quoted
 
 Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
 Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
@@ -28,6 +28,14 @@ Config = Annotated[Path | None, typer.Option(help="TOML file with any options of
 
 EvalEvery = Annotated[
     int | None, typer.Option(help="Measure the model of every so many rounds on the test set.", show_default="the last")
+]
+RecomputeAll = Annotated[
+    bool,
+    typer.Option("--recompute-all", help="Compute all rounds again, in this environment: exact where others trained."),
+]
+AcceptMixed = Annotated[
+    bool,
+    typer.Option("--accept-mixed", help="Go on where another environment trained: the bytes are of neither."),
 ]
 Federation = Annotated[
     str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
@@ -80,10 +88,10 @@ class PlanOptions:
         known = {field.name: field.type for field in fields(self)}
         for key, value in values.items():
             if key not in known:
-                raise InvalidInput(f"{path} has an unknown key {key!r}", hint=f"the keys are: {', '.join(known)}")
+                raise InvalidInput(f"{path} has an unknown key {quoted(key)}", hint=f"the keys are: {', '.join(known)}")
             if not _fits(value, str(known[key])):
                 raise InvalidInput(
-                    f"{path}: {key} = {value!r} is not {_in_words(str(known[key]))}", hint="correct the value"
+                    f"{path}: {key} = {quoted(value)} is not {_in_words(str(known[key]))}", hint="correct the value"
                 )
         return PlanOptions(
             **{name: values.get(name) if getattr(self, name) is None else getattr(self, name) for name in known}
@@ -132,7 +140,9 @@ def parse_keep(text: str | int | None) -> str | int:
     try:
         return int(text)
     except ValueError as error:
-        raise PlanRefused(f"cannot keep models {text!r}", hint="keep every, ends, or a whole number from 1") from error
+        raise PlanRefused(
+            f"cannot keep models {quoted(text)}", hint="keep every, ends, or a whole number from 1"
+        ) from error
 
 
 def _needed(value: int | None, option: str) -> int:

@@ -8,11 +8,14 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedforget.errors import StorageFailed
+from fedforget.errors import StorageFailed, escaped
+
+if TYPE_CHECKING:
+    from fedforget.overview import Status
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw
@@ -40,6 +43,12 @@ def warn(message: str) -> None:
     say(f"warning: {message}")
 
 
+def say_recomputed(status: Status, as_json: bool) -> None:
+    """What ``--recompute-all`` costs, before it is paid."""
+    if status.rounds_done and not as_json:
+        say(f"computing all {status.rounds_done} rounds again ({status.steps_done} steps)")
+
+
 def pairs(rows: Mapping[str, object]) -> str:
     """Names and values in two columns."""
     width = max(map(len, rows), default=0)
@@ -62,16 +71,24 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def standing(facts: Mapping[str, Any]) -> str:
     """Where a run stands, for people: a request that waits is a line of its own, wherever it waits."""
+    trained = [f"rounds {each['first_round']} to {each['last_round']}" for each in facts["environments"]]
+    facts = {**facts, "environments": "; ".join(trained)}
+    if not facts["mixed_environments"]:
+        facts = {name: value for name, value in facts.items() if "environments" not in name}
     waiting = facts["open_requests"]
     if not waiting:
-        return pairs({name: value for name, value in facts.items() if name != "open_requests"})
+        return pairs({name: value for name, value in facts.items() if name not in ("open_requests", "overdue")})
     header = ("open request", "level", "state", "deadline", "days left")
-    rows = [(r["id"], r["level"], r["state"], r["deadline"], days(r["days_left"])) for r in waiting]
-    return f"{pairs({**facts, 'open_requests': len(waiting)})}\n\n{table(header, rows)}"
+    rows = [(r["id"], r["level"], r["state"], r["deadline"], days_left(r)) for r in waiting]
+    counted = {**facts, "open_requests": len(waiting), "overdue": len(facts["overdue"])}
+    return f"{pairs(counted)}\n\n{table(header, rows)}"
 
 
-def days(left: float | None) -> str:
-    return "" if left is None else f"{left:,.1f}"
+def days_left(request: Mapping[str, Any]) -> str:
+    """Of an open request; since when, if it is overdue."""
+    if request["days_left"] is None:
+        return ""
+    return f"overdue since {request['deadline']}" if request["overdue"] else f"{request['days_left']:,.1f}"
 
 
 def _cell(value: object) -> str:
@@ -81,7 +98,7 @@ def _cell(value: object) -> str:
         return "yes" if value else "no"
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_cell(held)}" for key, held in value.items()) or "-"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return f"{value:.4g}" if isinstance(value, float) else escaped(str(value))
 
 
 @contextlib.contextmanager

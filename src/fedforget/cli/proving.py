@@ -11,8 +11,9 @@ import typer
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
 from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
-from fedforget.errors import FedForgetError, InvalidInput
+from fedforget.errors import FedForgetError, InvalidInput, quoted
 from fedforget.plots.picture import check_format
+from fedforget.store import advice
 
 if TYPE_CHECKING:
     from fedforget.demo import Story
@@ -63,7 +64,7 @@ def prove(
     with progress("enumerating", None, unit="order") as advance:
         results = prove_all(only, advance)
     if not results:
-        raise InvalidInput(f"no world's name contains {only!r}", hint="`fedforget prove` lists the worlds")
+        raise InvalidInput(f"no world's name contains {quoted(only)}", hint="`fedforget prove` lists the worlds")
     rows = [(r.name, r.K, r.b, r.E, r.R, r.orders, str(r.total_variation)) for r in results]
     ok = all(r.total_variation == 0 for r in results)
     emit(
@@ -136,7 +137,7 @@ def _told(story: Story) -> str:
             "",
             f"recomputed {story.recomputed_steps} steps in all, where retraining every time takes {every_time}",
             "these requests were chosen by looking at the draws: their receipts are marked model-informed and claim",
-            "equality path by path only; the a-priori probabilities are what somebody who hasn't looked can expect",
+            "equality path by path only; the a-priori probabilities are what a requester who has not looked can expect",
         ]
     )
 
@@ -186,6 +187,6 @@ def _rebuilt(run: Path, chosen: dict[str, Any]) -> dict[str, Any]:
     from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
     from fedforget.repair import rebuild  # noqa: PLC0415 (torch)
 
-    opened = open_run(run, **chosen)
+    opened = open_run(run, instead=f"rebuild it with {advice.rebuild(run)}", **chosen)
     with progress("replaying", None) as advance:
         return rebuild(opened, on_round=advance).as_dict()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from pathlib import Path
@@ -14,12 +15,14 @@ import typer
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.theory import ForgettingCost
 from fedforget.cli.app import app
-from fedforget.cli.options import EvalEvery, Federation, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress, table
+from fedforget.cli.guarantee import LAW_LOST, costs_the_law, has_law
+from fedforget.cli.options import AcceptMixed, EvalEvery, Federation, RecomputeAll, Workers, WorkerTimeout, workforce
+from fedforget.cli.output import JsonOption, emit, pairs, progress, say_recomputed, table, warn
 from fedforget.data.request_file import read_requests
-from fedforget.errors import InvalidInput, InvalidRequests
+from fedforget.errors import InvalidInput, InvalidRequests, shown
+from fedforget.store import advice
 from fedforget.store.policy import BATCH, Policy
-from fedforget.store.requests import Basis, Receipt, Stage
+from fedforget.store.requests import Basis, Receipt, Stage, Submission, require_basis
 
 log = logging.getLogger("fedforget")
 
@@ -33,7 +36,10 @@ def forget(
     client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
-    basis: BasisOption = "unknown",
+    basis: Annotated[
+        str | None,
+        typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.", show_default="unknown"),
+    ] = None,
     new_seed: Annotated[
         bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
     ] = False,
@@ -48,42 +54,88 @@ def forget(
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
     eval_every: EvalEvery = None,
+    recompute_all: RecomputeAll = False,
+    accept_mixed: AcceptMixed = False,
     federation: Federation = None,
     workers: Workers = None,
     worker_timeout: WorkerTimeout = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there."""
-    requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
-    from fedforget.builtin import open_run  # noqa: PLC0415
+    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there.
 
-    if basis not in list(Basis):
-        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
+    Needs the model and the data, so for a run with your own only --defer, --dry-run and the policy `batch` work here.
+    """
+    requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
+    require_basis(basis or Basis.UNKNOWN)
     if dry_run:
-        _dry_run(run, requests, new_seed, as_json)
+        _dry_run(run, requests, new_seed or recompute_all, as_json)
         return
-    opened = open_run(run, **workforce(federation, workers, worker_timeout))
-    with progress("forgetting", opened.status().rounds_done) as advance:
-        receipts = opened.forget(
-            requests, basis=basis, new_seed=new_seed, defer=defer, deadline=deadline, idempotency_key=idempotency_key,
-            on_round=advance, eval_every=eval_every,
+    if defer and new_seed:
+        raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
+    submission = Submission.of(
+        tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
+    )
+    before = has_law(run)
+    receipts = _taken_in(run, submission, defer)
+    if receipts is None:
+        receipts = _met(
+            run, workforce(federation, workers, worker_timeout), as_json=as_json,
+            requests=requests, basis=submission.basis, new_seed=new_seed, deadline=deadline,
+            idempotency_key=idempotency_key, eval_every=eval_every, recompute_all=recompute_all,
+            accept_mixed=accept_mixed,
         )  # fmt: skip
     met = [receipt for receipt in receipts if not receipt.is_open]
     log.info("forgot %d requests, took in %d more, on %s", len(met), len(receipts) - len(met), run)
-    _show(run, receipts, opened.status().model_digest, as_json)
+    _show(run, receipts, as_json)
+    if basis is None and before and costs_the_law(run, receipts):
+        warn(LAW_LOST)
 
 
-def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: bool) -> None:
+def _taken_in(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
+    """Take requests in that are to wait, which needs neither model nor data; None if they are to be met now."""
+    from fedforget import intake  # noqa: PLC0415
+
+    return intake.defer(run, submission) if defer or intake.collects(run, submission) else None
+
+
+def _asking_for(requests: Sequence[Request]) -> str:
+    """The options that ask for this."""
+    if len(requests) != 1:
+        return "--batch FILE"
+    client, sample = (shlex.quote(shown(part)) for part in (requests[0].client, requests[0].sample))
+    return f"--client {client}" + ("" if requests[0].sample is None else f" --sample {sample}")
+
+
+def _met(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> list[Receipt]:
+    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+
+    command = f"fedforget forget {run} --defer {_asking_for(asked['requests'])}"
+    instead = f"take it in with `{command}` now, and meet it with {advice.run_pending(run)}"
+    if asked["new_seed"]:
+        instead = f"use {advice.forget(run)}"
+    opened = open_run(run, instead=instead, **chosen)
+    before = opened.status()
+    if asked["recompute_all"]:
+        say_recomputed(before, as_json)
+    with progress("forgetting", before.rounds_done) as advance:
+        return opened.forget(on_round=advance, **asked)
+
+
+def _show(run: Path, receipts: Sequence[Receipt], as_json: bool) -> None:
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    with run_directory.reading(run, settled=False) as opened:
+        digest = opened.server.model_digest() if len(opened.server.roster) else None
     waiting = [receipt for receipt in receipts if receipt.is_open]
 
     def text() -> str:
         if waiting:
             header = ("request", "level", "client", "sample", "state", "deadline")
-            rows = [(r.id, r.level, r.client, r.sample, r.state, (r.deadline or "")[:10]) for r in receipts]
+            rows = [(r.id, r.level, *_target(r), r.state, (r.deadline or "")[:10]) for r in receipts]
             how = (
-                "the process at work on the run will take them up"
+                "the process at work on the run, or the next one, will take them up"
                 if any(r.state == Stage.RECEIVED for r in waiting)
-                else f"meet them with `fedforget run-pending {run}`"
+                else f"meet them with {advice.run_pending(run)}"
             )
             return f"{table(header, rows)}\n\nnothing is forgotten yet: {how}"
         told = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
@@ -95,8 +147,12 @@ def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: b
 _HEADER = ("request", "level", "client", "sample", "first changed step", "recomputed steps", "state", "guarantee")
 
 
+def _target(r: Receipt) -> Iterator[int | str | None]:
+    return (shown(each) if isinstance(each, str) else each for each in (r.client, r.sample))
+
+
 def _row(r: Receipt) -> tuple[object, ...]:
-    return r.id, r.level, r.client, r.sample, r.first_changed_step, r.recomputed_steps, r.state, r.guarantee
+    return r.id, r.level, *_target(r), r.first_changed_step, r.recomputed_steps, r.state, r.guarantee
 
 
 def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
@@ -114,14 +170,14 @@ def _from_file(path: Path) -> list[Request]:
     return list(dict.fromkeys(requests))
 
 
-def _dry_run(run: Path, requests: list[Request], new_seed: bool, as_json: bool) -> None:
+def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool) -> None:
     from fedforget.store import run_directory  # noqa: PLC0415
     from fedforget.targets import preview  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
         cost = preview(opened, requests)
         steps = opened.server.rounds_done * opened.file.plan.local_steps
-    if new_seed:  # everything is trained again, whatever the draws are
+    if everything:  # is trained again, whatever the draws are
         cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
     emit(
@@ -138,6 +194,8 @@ def run_pending(
         bool, typer.Option("--all", help="Also before the window of the policy `batch` ends.")
     ] = False,
     eval_every: EvalEvery = None,
+    recompute_all: RecomputeAll = False,
+    accept_mixed: AcceptMixed = False,
     federation: Federation = None,
     workers: Workers = None,
     worker_timeout: WorkerTimeout = None,
@@ -146,9 +204,19 @@ def run_pending(
     """Meet the requests that wait, all by one rewind; under the policy `batch` only once it is time for them."""
     from fedforget.builtin import open_run  # noqa: PLC0415
 
-    opened = open_run(run, **workforce(federation, workers, worker_timeout))
-    with progress("forgetting", opened.status().rounds_done) as advance:
-        receipts = opened.run_pending(everything=everything, on_round=advance, eval_every=eval_every)
+    instead = f"meet them with {advice.run_pending(run)}"
+    opened = open_run(run, instead=instead, **workforce(federation, workers, worker_timeout))
+    before = opened.status()
+    if recompute_all:
+        say_recomputed(before, as_json)
+    with progress("forgetting", before.rounds_done) as advance:
+        receipts = opened.run_pending(
+            everything=everything,
+            on_round=advance,
+            eval_every=eval_every,
+            recompute_all=recompute_all,
+            accept_mixed=accept_mixed,
+        )
     status = opened.status()
     facts: dict[str, Any] = {
         "receipts": [receipt.as_dict() for receipt in receipts],
@@ -179,10 +247,10 @@ def cancel(
     basis: BasisOption = "unknown",
     as_json: JsonOption = False,
 ) -> None:
-    """Take back a request that nobody has begun with."""
-    from fedforget.builtin import open_run  # noqa: PLC0415
+    """Take back a request that waits."""
+    from fedforget import intake  # noqa: PLC0415
 
-    receipt = open_run(run).cancel(request, basis=basis)
+    receipt = intake.cancel(run, request, basis)
     emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
 
 
@@ -194,11 +262,11 @@ def policy(
     as_json: JsonOption = False,
 ) -> None:
     """When requests are met: each at once, or collected in a window and met together."""
-    from fedforget.builtin import open_run  # noqa: PLC0415
+    from fedforget import intake  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     if name is not None:
-        open_run(run).set_policy(Policy.of_days(name, window))
+        intake.set_policy(run, Policy.of_days(name, window))
     elif window is not None:
         raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
     with run_directory.reading(run, settled=False) as opened:
@@ -218,6 +286,8 @@ def add(
     ] = None,
     basis: BasisOption = "unknown",
     eval_every: EvalEvery = None,
+    recompute_all: RecomputeAll = False,
+    accept_mixed: AcceptMixed = False,
     federation: Federation = None,
     workers: Workers = None,
     worker_timeout: WorkerTimeout = None,
@@ -228,10 +298,14 @@ def add(
 
     targets = _from_file(file)
     opened = open_run(run, all_data=True, **workforce(federation, workers, worker_timeout))
-    with progress("learning", opened.status().rounds_done) as advance:
+    before = opened.status()
+    if recompute_all:
+        say_recomputed(before, as_json)
+    with progress("learning", before.rounds_done) as advance:
         status = opened.add(
-            targets, returning=returning, seed=seed, basis=basis, on_round=advance, eval_every=eval_every
-        )
+            targets, returning=returning, seed=seed, basis=basis, on_round=advance, eval_every=eval_every,
+            recompute_all=recompute_all, accept_mixed=accept_mixed,
+        )  # fmt: skip
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
     emit(facts, as_json, lambda: pairs(facts))
 
@@ -242,13 +316,13 @@ def forget_record(
     yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Destroy the key of the record: nobody can find out afterwards which request was about whom."""
-    from fedforget.builtin import open_run  # noqa: PLC0415
+    """Destroy the key of the record: it can't be found out afterwards which request was about whom."""
+    from fedforget import intake  # noqa: PLC0415
 
     if not yes:
         raise InvalidInput(
             "asking again for what is gone will no longer find its receipt, and there is no way back",
             hint="add --yes if that is what you want",
         )
-    open_run(run).forget_record()
+    intake.forget_record(run)
     emit({"record_forgotten": True}, as_json, lambda: "the record's key is destroyed")

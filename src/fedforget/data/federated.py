@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
-from fedforget.errors import DataChanged, InvalidInput, UnknownTarget
+from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 
 Array = NDArray[Any]
 CONTENT_BYTES = 16
+_PAIR = 2
 
 
 class ClientData:
@@ -24,23 +25,26 @@ class ClientData:
         self._client = client
         if isinstance(samples, Mapping):
             self._keys = {canonical_id(key): key for key in samples}
-            self.ids = IdSet(samples, what=f"sample id of client {client}:")
+            self.ids = IdSet(samples, what=f"sample id of client {shown(client)}:")
         elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
             self.ids = IdSet(range(len(samples)))
             self._keys = {identifier: identifier for identifier in self.ids}
         else:
             raise InvalidInput(
-                f"the samples of client {client} are a {type(samples).__name__}",
+                f"the samples of client {shown(client)} are a {type(samples).__name__}",
                 hint="give a mapping of id → (x, y) or a torch Dataset",
             )
         self._samples = samples
+
+    def named(self, identifier: Id) -> str:
+        return f"sample {shown(identifier)} of client {shown(self._client)}"
 
     def sample(self, identifier: Id) -> tuple[Array, Array]:
         """The x and y of one sample as arrays."""
         if identifier not in self.ids:
             raise DataChanged(
-                f"sample {identifier} of client {self._client} is missing from the data",
-                hint="bring it back, or forget it with `fedforget forget`",
+                f"{self.named(identifier)} is missing from the data",
+                hint="bring it back, or forget it",
             )
         try:
             pair = self._samples[self._keys[identifier]]
@@ -48,14 +52,15 @@ class ClientData:
             raise
         except Exception as error:
             raise InvalidInput(
-                f"sample {identifier} of client {self._client} cannot be read: {type(error).__name__}: {error}",
+                f"{self.named(identifier)} cannot be read: {type(error).__name__}: {error}",
                 hint="mend the data and give the same command again",
             ) from error
         try:
             x, y = pair
         except (TypeError, ValueError) as error:
             raise InvalidInput(
-                f"sample {identifier} of client {self._client} is not a pair (x, y)", hint="give two values"
+                f"{self.named(identifier)} is not a pair (x, y)",
+                hint="give two values",
             ) from error
         return _array(x), _array(y)
 
@@ -71,15 +76,21 @@ class FederatedData:
     """The clients of a federation and, if there is one, the server's test set (x, y)."""
 
     def __init__(self, clients: Mapping[Any, Any], test: tuple[Any, Any] | None = None) -> None:
+        if not isinstance(clients, Mapping):
+            raise InvalidInput(
+                f"the data are a {type(clients).__name__}, not a mapping of clients",
+                hint="give {client id: {sample id: (x, y)}}, or {client id: a torch Dataset}",
+            )
         self.roster = IdSet(clients, what="client id")
         made = {canonical_id(client): samples for client, samples in clients.items()}
         self._clients = {client: ClientData(client, made[client]) for client in self.roster}
-        self.test = None if test is None else (_array(test[0]), _array(test[1]))
+        self.test = None if test is None else _test_arrays(test)
 
     def __getitem__(self, client: Id) -> ClientData:
         if client not in self._clients:
             raise DataChanged(
-                f"client {client} is missing from the data", hint="bring it back, or forget it with `fedforget forget`"
+                f"client {shown(client)} is missing from the data",
+                hint="bring it back, or forget it",
             )
         return self._clients[client]
 
@@ -109,9 +120,24 @@ class FederatedData:
         for identifier, content in known.items():
             if self[client].content(identifier) != content:
                 raise DataChanged(
-                    f"the content of sample {identifier} of client {client} is not what the run began with",
+                    f"the content of {self[client].named(identifier)} is not what the run began with",
                     hint="restore it, or forget the sample: other content is another sample",
                 )
+
+
+def _test_arrays(test: Any) -> tuple[Array, Array]:
+    if not isinstance(test, (tuple, list)) or len(test) != _PAIR:
+        raise InvalidInput(
+            f"the test set is a {type(test).__name__}, not a pair (x, y) of arrays",
+            hint="stack its features and its labels: test=(x, y)",
+        )
+    x, y = map(_array, test)
+    if not x.ndim or not y.ndim or len(x) != len(y):
+        raise InvalidInput(
+            f"the test set has features of shape {x.shape} and labels of shape {y.shape}",
+            hint="give as many labels as features",
+        )
+    return x, y
 
 
 def _array(value: Any) -> Array:

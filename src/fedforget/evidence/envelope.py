@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedforget.errors import ReceiptRefused
+from fedforget.errors import ReceiptRefused, quoted
+from fedforget.evidence import strict_json
 from fedforget.store.receipt_key import key_id
 
 PAYLOAD_TYPE = "application/vnd.in-toto+json"
@@ -30,27 +30,51 @@ def seal(statement: dict[str, Any], key: Ed25519PrivateKey) -> Envelope:
 
 def unseal(envelope: Any, key: Ed25519PublicKey) -> dict[str, Any]:
     """The statement, if this key signed it. Nothing of it is looked at before that is certain."""
-    try:
-        kind, payload = envelope["payloadType"], base64.b64decode(envelope["payload"], validate=True)
-        signatures = [base64.b64decode(each["sig"], validate=True) for each in envelope["signatures"]]
-    except (TypeError, KeyError, AttributeError, binascii.Error, ValueError) as error:
-        raise ReceiptRefused("this is no signed receipt: not a DSSE envelope", hint=_WHENCE) from error
+    kind, payload, signatures = _opened(envelope)
     if kind != PAYLOAD_TYPE:
-        raise ReceiptRefused(f"the envelope holds {kind!r}, not a statement", hint=_WHENCE)
+        raise ReceiptRefused(f"the envelope holds {quoted(kind)}, not a statement", hint=_WHENCE)
     if not any(_signed(key, signature, _pre_authentication(kind, payload)) for signature in signatures):
         raise ReceiptRefused(
             "the signature does not verify: the receipt was altered, or another key signed it",
-            hint=f"the key given is {key_id(key)}; get the receipt and the key again from whoever issued them",
+            hint=f"the key given is {key_id(key)}; get the receipt and the key again from their issuer",
         )
     try:
-        statement = json.loads(payload)
+        statement = strict_json.parse(payload)
     except (ValueError, RecursionError) as error:
-        raise ReceiptRefused("the payload is not JSON", hint=_WHENCE) from error
+        raise ReceiptRefused(f"the payload is not JSON as receipts are: {error}", hint=_WHENCE) from error
     if not isinstance(statement, dict):
         raise ReceiptRefused("the payload is no statement", hint=_WHENCE)
     if _encoded(statement) != payload:
         raise ReceiptRefused("the payload can be read in two ways: it is not written as receipts are", hint=_WHENCE)
     return statement
+
+
+def _opened(envelope: Any) -> tuple[str, bytes, list[bytes]]:
+    """The type, the payload and the signatures; refused if there is anything else, or a text in place of another."""
+    try:
+        _require_texts(envelope, "payloadType", "payload", "signatures", but="signatures")
+        for each in envelope["signatures"]:
+            _require_texts(each, "keyid", "sig")
+        signatures = [_bytes(each["sig"]) for each in envelope["signatures"]]
+        return envelope["payloadType"], _bytes(envelope["payload"]), signatures
+    except ValueError as error:  # also that of base64
+        raise ReceiptRefused("this is no signed receipt: not a DSSE envelope", hint=_WHENCE) from error
+
+
+def _require_texts(value: Any, *names: str, but: str = "") -> None:
+    """An object with these fields and no others, each of them a text, ``but`` one a list."""
+    if not isinstance(value, dict) or value.keys() != set(names):
+        raise ValueError("not these fields")
+    if any(not isinstance(value[name], list if name == but else str) for name in names):
+        raise ValueError("not a text")
+
+
+def _bytes(text: str) -> bytes:
+    """Of the one way in which base64 spells them."""
+    data = base64.b64decode(text, validate=True)
+    if base64.b64encode(data).decode() != text:
+        raise ValueError("spelt in another way")
+    return data
 
 
 def _encoded(statement: dict[str, Any]) -> bytes:

@@ -23,7 +23,7 @@ from fedforget.algorithm.ids import Id, IdSet, canonical_id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_EVERY, Plan
-from fedforget.algorithm.ports import LocalRound, State, TrainReply
+from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.federation.inline import InlineFederation
 
@@ -100,9 +100,10 @@ class _BatchesAreTheModel:
             canonical_id(client): {canonical_id(sample): sample for sample in ids} for client, ids in world.items()
         }
 
-    def train(self, work: LocalRound) -> tuple[tuple[Any, ...], ...]:
+    def train(self, work: LocalRound) -> Trained:
         labels = self._sample_labels[work.client]
-        return tuple(tuple(_in_order(labels[sample] for sample in batch)) for batch in work.batches)
+        batches = tuple(tuple(_in_order(labels[sample] for sample in batch)) for batch in work.batches)
+        return Trained(batches)
 
     def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:
         trained = {self._labels[reply.client]: reply.model for reply in replies}

@@ -25,7 +25,7 @@ _PURGED: Shape = {
 }  # fmt: skip
 _RECOMPUTED: Shape = {
     "state_mac_before": _OPTIONAL, "first_changed_step": _NUMBER, "recomputed_steps": _NUMBER,
-    "recomputed_rounds": _NUMBER, "model": _OPTIONAL,
+    "recomputed_rounds": _NUMBER, "mixed_environments": (bool, NoneType), "model": _OPTIONAL,
 }  # fmt: skip
 
 

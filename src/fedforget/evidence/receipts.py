@@ -13,14 +13,15 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-from fedforget.errors import InvalidInput, ReceiptRefused
+from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged, shown
+from fedforget.evidence import strict_json
 from fedforget.evidence.envelope import Envelope, seal, unseal
 from fedforget.evidence.receipt_shape import PREDICATE, STATEMENT, require_shape
-from fedforget.store import run_directory, story
+from fedforget.store import advice, run_directory, story
 from fedforget.store.chain import Event
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.receipt_key import key_id, read_public_key, replaced_key, settled_key, signing_key
-from fedforget.store.requests import Stage
+from fedforget.store.receipt_key import has_public_half, key_id, known_key, read_public_key, replaced_key, settled_key
+from fedforget.store.requests import Receipt, Stage
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
@@ -33,6 +34,7 @@ _SPELT = {
     "first_changed_step": "first changed step",
     "recomputed_steps": "number of recomputed steps",
     "recomputed_rounds": "number of recomputed rounds",
+    "mixed_environments": "account of environments",
 }
 
 
@@ -50,10 +52,12 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
     The public form leaves out whether anything was recomputed, and with it what would tell: the steps, the exact times,
     the digest of the state before, and how many events there are. ``new_key``: the one that there was is lost.
     """
-    with run_directory.reading(path) as run:  # which holds the run's lock, too
+    with run_directory.reading(path) as run:
         statement, known = _statement(run, identifier, public), run.record.receipt_key
         tainted = run.record.book.tainted
-        key = signing_key(path, known) if known is not None and not new_key else None
+        key = known_key(path, known) if known is not None and not new_key else None
+        if key is not None and not has_public_half(path, key):
+            key = None  # it is derived again, which writes
     if key is None:
         with run_directory.writing(path) as run:
             key = _agreed_key(run, new_key)
@@ -62,7 +66,7 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
 
 def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
     """The key that files and record agree on: first its files, then the record, and only then it signs."""
-    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # somebody else may have made one meanwhile
+    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have made one
     if new_key:
         key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
     else:
@@ -77,10 +81,10 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
     receipt = record.book.receipt(identifier)
     if receipt.is_open:
         raise InvalidInput(
-            f"request {identifier} is {receipt.state}: it has no receipt yet",
-            hint=f"meet it with `fedforget run-pending {run.path}`",
+            f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
+            hint=f"meet it with {advice.run_pending(run.path)}",
         )
-    events = _events(run, receipt.id)
+    events = _events(run, receipt)
     last = events[receipt.state]
     times = {stage: time[:_DAY] if public else time for stage, time in receipt.times.items()}
     if public:
@@ -125,12 +129,21 @@ def _recomputation(run: OpenRun, identifier: str, events: dict[str, Event]) -> d
         "first_changed_step": receipt.first_changed_step,
         "recomputed_steps": receipt.recomputed_steps,
         "recomputed_rounds": (receipt.recomputed_steps or 0) // local_steps,
+        "mixed_environments": events[Stage.COMPLETED].body.get("mixed_environments"),
         "model": receipt.model_digest,
     }
 
 
-def _events(run: OpenRun, identifier: str) -> dict[str, Event]:
-    return {event.kind: event for event in run.record.chain.events() if event.body.get("request") == identifier}
+def _events(run: OpenRun, receipt: Receipt) -> dict[str, Event]:
+    """What happened to a request that has come to an end."""
+    found = {event.kind: event for event in run.record.chain.events() if event.body.get("request") == receipt.id}
+    needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
+    if not needed <= found.keys():
+        raise RunDamaged(
+            f"{run.record.database.path} is damaged: its events do not say how request {receipt.id} ended",
+            hint="restore it from a backup; see `fedforget doctor`",
+        )
+    return found
 
 
 @dataclass(slots=True)
@@ -180,12 +193,13 @@ def taint_note(*, later: bool = False) -> str:
 def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
     """Offline: whether this key signed this receipt, whole and unaltered."""
     try:
-        envelope = json.loads(file.read_bytes())
+        envelope = strict_json.parse(strict_json.read_at_most(file, strict_json.LONGEST))
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError) as error:
         raise ReceiptRefused(
-            f"{file} is no signed receipt: not JSON", hint="`fedforget receipt show RUN ID` writes one"
+            f"{file} is no signed receipt: not JSON as receipts are: {error}",
+            hint="`fedforget receipt show RUN ID` writes one",
         ) from error
     statement = unseal(envelope, key)
     require_shape(file, statement)
@@ -207,17 +221,14 @@ def compare(found: ReceiptCheck, run: OpenRun) -> None:
 
 def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     predicate = statement["predicate"]
-    request, chain = predicate["request"], predicate.get("chain") or {}
+    request = predicate["request"]
     identifier = request.get("id")
-    if identifier not in {receipt.id for receipt in run.record.book.receipts()}:
-        return [f"the run has no request {identifier}: this is another run, or its record was cut off before it"]
-    receipt, events = run.record.book.receipt(identifier), _events(run, identifier)
-    ours, problems = _statement(run, identifier, predicate["form"] == "public"), []
-    end = next((event for event in run.record.chain.events() if event.hash.hex() == chain.get("head")), None)
-    if end is None or chain.get("sequence", end.sequence) != end.sequence:
-        problems.append("the head of the event chain is not in the run's record: the record was replaced or cut off")
-    elif end.body.get("request") != identifier or end.kind != receipt.state:
-        problems.append("the head of the event chain is not where this request ended: an older one was put in")
+    receipt = next((each for each in run.record.book.receipts() if each.id == identifier and not each.is_open), None)
+    if receipt is None:
+        return [f"the run has not met a request {identifier}: this is another run, or its record was cut off before it"]
+    events = _events(run, receipt)
+    ours = _statement(run, identifier, predicate["form"] == "public")
+    problems = _differences_of_heads(predicate.get("chain") or {}, run, receipt)
     problems += [
         f"the run's record has another {name} for this request"
         for name in ("level", "basis", "state", "deadline", "reason")
@@ -239,6 +250,15 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     if not problems and _text(statement) != _text(_as_of_then(ours, statement, forgotten)):
         problems.append("it says more, or less, than a receipt of this request says")
     return problems
+
+
+def _differences_of_heads(chain: dict[str, Any], run: OpenRun, receipt: Receipt) -> list[str]:
+    end = next((event for event in run.record.chain.events() if event.hash.hex() == chain.get("head")), None)
+    if end is None or chain.get("sequence", end.sequence) != end.sequence:
+        return ["the head of the event chain is not in the run's record: the record was replaced or cut off"]
+    if end.body.get("request") != receipt.id or end.kind != receipt.state:
+        return ["the head of the event chain is not where this request ended: an older one was put in"]
+    return []
 
 
 def _as_of_then(ours: dict[str, Any], statement: dict[str, Any], forgotten: bool) -> dict[str, Any]:
@@ -276,7 +296,7 @@ def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict
     ]
     digest, model = _digest_in(statement), predicate.get("model")
     later = {event.kind for event in record.chain.events() if event.sequence > events[Stage.COMPLETED].sequence}
-    if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else nobody can tell any more
+    if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else the key of the MACs is gone
         if digest is not None and record.pseudonyms.mac("state", digest.encode()).hex() != done.get("state_mac"):
             problems.append("the state digest is not that of the state after this request")
         if model is not None and record.pseudonyms.mac("model", str(model).encode()).hex() != done.get("model_mac"):

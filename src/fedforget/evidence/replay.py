@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -16,7 +16,8 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
-from fedforget.errors import DataChanged, RunDamaged
+from fedforget.environment import arithmetic
+from fedforget.errors import DataChanged, RunDamaged, shown
 from fedforget.store import story
 from fedforget.store.files import digest
 from fedforget.store.model_files import encode
@@ -38,6 +39,8 @@ class Verification:
     seeds_ok: bool = True
     chain_ok: bool = True
     within_tolerance: bool | None = None  # only where the environment differs and bits were not equal
+    witnesses_ok: bool | None = None  # of clients' first steps; None where nothing was replayed, or elsewhere
+    environments: int = 0  # how many different ones trained the rounds
     seeds_tainted: bool = False  # a request may have looked at the draws: equality in law is not claimed
     rounds_replayed: int = 0
     models_compared: int = 0
@@ -47,7 +50,7 @@ class Verification:
     def ok(self) -> bool:
         equal = self.bitwise_equal or self.within_tolerance is True
         whole = self.models_ok and self.data_ok and self.seeds_ok and self.chain_ok
-        return equal and whole and self.draws_ok is True
+        return equal and whole and self.draws_ok is True and self.witnesses_ok is not False
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
@@ -83,14 +86,22 @@ def verify(
     reach: Reach,
     aggregate: Aggregator,
     *,
-    same_environment: bool,
+    here: Mapping[str, str],
     on_round: Callable[[int], None] | None = None,
 ) -> Verification:
     """Check seeds, chain, data and model files, then replay the run and compare.
 
-    ``reach`` makes a federation of the clients whose memory it is given.
+    ``reach`` makes a federation of the clients whose memory it is given; ``here`` is the environment that replays.
     """
-    found = Verification(seeds_tainted=run.record.book.tainted)
+    trained = run.record.environments.of_rounds(run.server.rounds_done)
+    kinds = {arithmetic(each.environment) for each in trained}
+    found = Verification(seeds_tainted=run.record.book.tainted, environments=len(kinds))
+    same_environment = kinds <= {arithmetic(here)}
+    if len(kinds) > 1:
+        rounds = ", ".join(f"{each.first_round} to {each.last_round}" for each in trained)
+        found.problems.append(
+            f"rounds {rounds} were trained in different environments: their bytes are of none of them"
+        )
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
     problem = story.problem_of(run.record, run.server.seed_origin)
@@ -118,7 +129,7 @@ def _check_seeds(run: OpenRun, present: Sequence[Presence], found: Verification)
     for client, commitment in commitments.items():
         if answers[client] != commitment:
             found.seeds_ok = False
-            found.problems.append(f"the seed of client {client} is not the one it is committed to")
+            found.problems.append(f"the seed of client {shown(client)} is not the one it is committed to")
 
 
 def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
@@ -131,12 +142,7 @@ def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
 
 
 def _check_models(run: OpenRun, found: Verification) -> None:
-    kept, plan = run.server.kept(), run.file.plan
-    expected = {r for r in range(run.server.rounds_done + 1) if plan.is_kept(r, run.server.rounds_done)}
-    if set(kept) != expected:
-        found.models_ok = False
-        found.problems.append("the rounds that have models are not those the plan keeps")
-    for round_ in kept:
+    for round_ in run.server.kept():
         try:
             run.server.load(round_)
         except RunDamaged as error:
@@ -182,6 +188,11 @@ def _replay(
     found.draws_ok = same_draws
     if not same_draws:
         found.problems.append("the stored first uses are not those of the draws")
+    same_witnesses = all(clients.witnesses(client) == run.clients.witnesses(client) for client in roster)
+    if same_environment or same_witnesses:
+        found.witnesses_ok = same_witnesses
+        if not same_witnesses:
+            found.problems.append("the clients' witnesses are not those of their first steps")
 
 
 def replay_rounds(

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from fedforget.algorithm.client import Client
 from fedforget.algorithm.draws import PrfPriorities, Priorities
@@ -20,10 +19,11 @@ from fedforget.algorithm.ports import (
     LocalRound,
     Presence,
     RemoveOrder,
+    Trained,
     TrainReply,
     TrainTask,
 )
-from fedforget.errors import FedForgetError, TrainingFailed
+from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation import shortage
 
 
@@ -54,20 +54,35 @@ class InlineFederation:
                 work, first_uses = self._client(task.client).local_round(task)
                 works.append(work)
                 uses += first_uses
-            models = self._train_all(works, meanwhile)
-            self.memory.note(uses)
+            trained = self._train_all(works, meanwhile)
+            self.memory.note(uses, self._witnesses(works, trained))
         except BaseException:
             self._clients.clear()  # what they noted of a round that failed never happened: their memory knows better
             raise
-        return [TrainReply(task.client, model) for task, model in zip(tasks, models, strict=True)]
+        return [TrainReply(task.client, each.model) for task, each in zip(tasks, trained, strict=True)]
+
+    def _witnesses(self, works: Sequence[LocalRound], trained: Sequence[Trained]) -> list[tuple[Id, int, bytes]]:
+        return [
+            (work.client, work.round, self._client(work.client).witness(work.round, each.checksum))
+            for work, each in zip(works, trained, strict=True)
+            if each.checksum is not None
+        ]
+
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
+        noted = self.memory.witnesses(task.client).get(task.round)
+        if noted is None:
+            return None
+        client = self._client(task.client)
+        checksum = self._train_one(client.first_steps(task, leaving)).checksum
+        return checksum is not None and client.witness(task.round, checksum) == noted
 
     def get_ready(self, round_: int, client: Id) -> None:
         self._client(client).get_ready(round_)
 
-    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:  # noqa: ARG002 (never idle)
+    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Trained]:  # noqa: ARG002 (never idle)
         return [self._train_one(work) for work in works]
 
-    def _train_one(self, work: LocalRound) -> Any:
+    def _train_one(self, work: LocalRound) -> Trained:
         try:
             return self._learner.train(work)
         except FedForgetError:
@@ -75,7 +90,7 @@ class InlineFederation:
         except Exception as error:
             remedy = shortage.REMEDY if shortage.is_lack_of_memory(error) else "correct the model or the data"
             raise TrainingFailed(
-                f"client {work.client} failed in round {work.round}: {type(error).__name__}: {error}",
+                f"client {shown(work.client)} failed in round {work.round}: {type(error).__name__}: {error}",
                 hint=f"{remedy} and give the same command again",
             ) from error
 
@@ -98,7 +113,7 @@ class InlineFederation:
 
     def rewind(self, rounds_done: int) -> None:
         last_step = rounds_done * self._plan.local_steps
-        self.memory.rewind(last_step)
+        self.memory.rewind(rounds_done, last_step)
         for client in self._clients.values():
             client.rewind(last_step)
 

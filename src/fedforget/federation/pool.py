@@ -13,13 +13,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ClientMemory, LocalLearner, LocalRound, PausableLearner, RemoveOrder
-from fedforget.errors import FedForgetError, TrainingFailed
+from fedforget.algorithm.ports import ClientMemory, LocalLearner, LocalRound, PausableLearner, RemoveOrder, Trained
+from fedforget.errors import FedForgetError, TrainingFailed, shown
+from fedforget.federation import shortage
 from fedforget.federation.inline import InlineFederation
 from fedforget.federation.schedule import Board, Part
 from fedforget.federation.shared_arrays import SharedArrays
@@ -93,12 +93,13 @@ class PoolFederation(InlineFederation):
     def worker_processes(self) -> list[int]:
         return [desk.worker.process_id for desk in self._desks if desk.worker.process_id is not None]
 
-    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:
+    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Trained]:
         if not works:
             return []
         try:
             if not self._desks:
-                self._start(works[0])
+                with shortage.told():
+                    self._start(works[0])
             return self._share_out(works, meanwhile)
         except BaseException:
             self.close()
@@ -115,19 +116,21 @@ class PoolFederation(InlineFederation):
         for _ in range(min(self._count, len(slots))):  # a round has no work for more
             self._desks.append(_Desk(Worker(self._run_one, get_ready=self._in_worker)))
 
-    def _share_out(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Any]:
+    def _share_out(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Trained]:
         """The local models in the order of the work; those in shared memory are there until the next round."""
         shared = self._model.fits(works[0].model)
         if shared:
             self._model.write(works[0].model)
         can_cut = shared and len(works) <= len(self._halfway)
         board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].rows))
-        models: dict[int, Any] = {}
+        trained: dict[int, Trained] = {}
         while self._hand_out(board, works, shared=shared):
             for desk in self._next_to_answer(works, meanwhile):
                 part = desk.parts.popleft()
                 try:
-                    models[part.task] = self._answer(desk, part, large=not shared)
+                    answer = self._answer(desk, part, large=not shared)
+                    before = trained.get(part.task, answer)  # of a task that was cut, one part has the checksum
+                    trained[part.task] = Trained(answer.model, before.checksum or answer.checksum)
                     board.done(part)
                 except Lost as how:
                     board.failed(part, _named(how, works[part.task]))
@@ -140,7 +143,7 @@ class PoolFederation(InlineFederation):
                 if not desk.parts:
                     self._at_work.unregister(desk.worker.pipe)
         board.raise_first_failure()
-        return [models[task] for task in range(len(works))]
+        return [trained[task] for task in range(len(works))]
 
     def _hand_out(self, board: Board, works: Sequence[LocalRound], *, shared: bool) -> bool:
         """Give every worker something to do; says whether anything that matters is under way.
@@ -179,14 +182,15 @@ class PoolFederation(InlineFederation):
                 raise _named(Late(self._patience), works[task])
         return [key.data for key, _ in ready]
 
-    def _answer(self, desk: _Desk, part: Part, *, large: bool) -> Any:
-        is_shared, model = desk.worker.answer(self._patience, large=large)
+    def _answer(self, desk: _Desk, part: Part, *, large: bool) -> Trained:
+        is_shared, trained = desk.worker.answer(self._patience, large=large)
         self._last_part = time.monotonic() - desk.since
-        return self._results[part.task].views() if is_shared else model
+        return Trained(self._results[part.task].views(), trained.checksum) if is_shared else trained
 
     # In a worker
 
-    def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Any]:
+    def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Trained]:
+        """Train; says whether the model lies in shared memory."""
         task, asked = question
         room = (self._halfway if asked.unfinished else self._results)[task : task + 1]
         into = room[0].views() if room else None
@@ -198,15 +202,15 @@ class PoolFederation(InlineFederation):
             halfway=self._halfway[task].views() if asked.done else None,
         )
         trained = self._train_one(work)
-        if trained is not into:
-            if not work.unfinished and not (room and room[0].fits(trained)):
+        if trained.model is not into:
+            if not work.unfinished and not (room and room[0].fits(trained.model)):
                 return False, trained
-            room[0].write(trained)
-        return True, None
+            room[0].write(trained.model)
+        return True, Trained(None, trained.checksum)
 
 
 def _named(how: Lost, work: LocalRound) -> TrainingFailed:
     return TrainingFailed(
-        f"the worker that trained client {work.client} in round {work.round} {how}",
+        f"the worker that trained client {shown(work.client)} in round {work.round} {how}",
         hint=f"the round was not committed; give the same command again, {how.remedy}",
     )

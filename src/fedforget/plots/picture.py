@@ -31,8 +31,16 @@ _STYLE: Any = {
 
 
 def check_format(path: Path) -> None:
+    """Refuse a place where no picture can be, before anything else is done."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(f"cannot draw into {path}", hint=f"give a file that ends in {', '.join(FORMATS)}")
+    try:
+        if path.exists() and not path.is_file():
+            raise InvalidInput(f"{path} is not a regular file", hint="give the name of a file, new or to be replaced")
+        if not path.parent.is_dir():
+            raise InvalidInput(f"there is no directory {path.parent}", hint="make it first, or draw somewhere else")
+    except OSError as error:
+        raise StorageFailed(f"cannot write {path}: {error.strerror}", hint="check the path of --plot") from error
 
 
 def save_picture(path: Path, draw: Callable[[], Figure]) -> None:

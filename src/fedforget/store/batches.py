@@ -7,10 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fedforget.algorithm.forget import Request
-from fedforget.errors import FedForgetError, RunDamaged
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.store.chain import EventChain
 from fedforget.store.database import Database
+from fedforget.store.environments import Environments
 from fedforget.store.metrics import Metrics
+from fedforget.store.parsing import LONGEST
 from fedforget.store.pseudonyms import Pseudonyms
 from fedforget.store.request_book import RequestBook
 from fedforget.store.requests import GUARANTEE_PATH, Basis, Intent, Stage
@@ -26,18 +28,26 @@ class Outcome:
     plan_digest: str
     commitments: str  # a digest of all of them
     version: str
+    mixed_environments: bool
 
 
 class Batches:
     """Each is an intent until it is purged: whatever finishing it after a crash needs."""
 
     def __init__(
-        self, database: Database, chain: EventChain, pseudonyms: Pseudonyms, metrics: Metrics, book: RequestBook
+        self,
+        database: Database,
+        chain: EventChain,
+        pseudonyms: Pseudonyms,
+        metrics: Metrics,
+        environments: Environments,
+        book: RequestBook,
     ) -> None:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
         self._metrics = metrics
+        self._environments = environments
         self._book = book
 
     def begin(self, intent: Intent, **decided: Any) -> None:
@@ -58,7 +68,12 @@ class Batches:
         """``alone``: the steps that each request would have recomputed by itself; ``before``: the state's digest;
         ``added``: what is to be told of newcomers.
         """
-        self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, intent.encode()))
+        body = intent.encode()
+        if len(body) > LONGEST:
+            raise InvalidInput(f"{len(intent.ids)} requests are too many at once", hint="give them in several batches")
+        self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, body))
+        if intent.is_anew:
+            self.chain.append("begun anew", {"batch": intent.batch_id, "rounds": intent.decision.goal})
         if intent.joining:
             self.chain.append("added", {"batch": intent.batch_id, **(added or {})})
             self._book.taint_unless_exogenous((added or {}).get("basis", Basis.UNKNOWN))
@@ -120,6 +135,7 @@ class Batches:
             for target in back:
                 self.database.run("UPDATE erased SET returned = 1 WHERE pseudonym = ?", (self._pseudonyms.of(target),))
             self._metrics.rewind(rounds_left, leaving)
+            self._environments.rewind(rounds_left)
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
             self.database.run("UPDATE requests SET state_digest = NULL")  # those states held what is gone now
             if intent.reseed is not None:
@@ -158,6 +174,7 @@ class Batches:
                     "commitments": outcome.commitments,
                     "version": outcome.version,
                     "tainted": self._book.tainted,
+                    "mixed_environments": outcome.mixed_environments,
                     **lowered,
                 },
             )

@@ -15,12 +15,12 @@ from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.store import client_store, inbox, plan_file, receipt_key, record, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
-from fedforget.store.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
+from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, write_durably
 from fedforget.store.lock import RunLock
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, RECORD_FORMAT, SERVER, is_run
+from fedforget.store.run_directory import CLIENTS, MODELS, RECORD, SERVER, digest_of, is_run
 from fedforget.store.server_store import ServerStore
 
 _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, *receipt_key.NAMES}
@@ -36,6 +36,7 @@ class Birth:
     client_seeds: Mapping[Id, Seed]
     contents: Callable[[Id], Iterable[tuple[Id, bytes]]]
     initial: State
+    learner: Mapping[str, str]
 
 
 def create(path: Path, birth: Birth) -> None:
@@ -50,10 +51,10 @@ def create(path: Path, birth: Birth) -> None:
         _refuse_used(path)
         _wipe(path)
         with storage_errors(path):
-            (path / MODELS).mkdir()
+            (path / MODELS).mkdir(mode=0o700)
         server = Database(path / SERVER, server_store.SCHEMA, create=True)
         clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
-        trail = Database(path / RECORD, record.SCHEMA, version=record.VERSION, create=True)
+        trail = Database(path / RECORD, record.SCHEMA, create=True)
         ServerStore.create(
             server,
             ModelFiles(path / MODELS),
@@ -66,14 +67,14 @@ def create(path: Path, birth: Birth) -> None:
         with clients.transaction():
             for client, seed in birth.client_seeds.items():
                 ClientStore(clients).add(client, seed, birth.contents(client))
-        Record(trail).create(birth.seed_origin)
+        Record(trail).create(birth.seed_origin, birth.learner)
         server.close_canonical()
         clients.close_canonical()
-        Record(trail).seals.set({name: digest((path / name).read_bytes()) for name in (SERVER, CLIENTS)})
+        Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, CLIENTS)})
         trail.close_canonical()
         with storage_errors(path):
             sync_directory(path.absolute().parent)
-        write_durably(path / plan_file.NAME, birth.file.encode())
+        write_durably(path / plan_file.NAME, birth.file.encode(), mode=0o600)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -92,12 +93,12 @@ def _refuse_foreign(path: Path) -> None:
 def _refuse_used(path: Path) -> None:
     """A plan is durable before the first round and the first request: without it, a run that has either lost it."""
     used = 0
-    for name, sql in (
-        (SERVER, "SELECT count(*) FROM rounds WHERE round > 0"),
-        (RECORD, "SELECT count(*) FROM requests"),
+    for name, schema, sql in (
+        (SERVER, server_store.SCHEMA, "SELECT count(*) FROM rounds WHERE round > 0"),
+        (RECORD, record.SCHEMA, "SELECT count(*) FROM requests"),
     ):
         with contextlib.suppress(FedForgetError):
-            database = Database(path / name, **(RECORD_FORMAT if name == RECORD else {}))
+            database = Database(path / name, schema)
             try:
                 used += database.rows(sql)[0][0]
             finally:
@@ -114,7 +115,7 @@ def _wipe(path: Path) -> None:
         for entry in path.iterdir():
             if entry.name == "lock":
                 continue
-            if entry.is_dir():
+            if entry.is_dir() and not entry.is_symlink():
                 shutil.rmtree(entry)
             else:
                 entry.unlink()

@@ -14,15 +14,24 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fedforget.store.columns import check, is_blob, is_name, is_text
 from fedforget.store.database import Database
+from fedforget.store.parsing import parse_object
 
-SCHEMA = """
+_HASH_BYTES = 32
+
+SCHEMA = f"""
 CREATE TABLE events (
-    sequence INTEGER PRIMARY KEY, time TEXT NOT NULL, kind TEXT NOT NULL, body TEXT NOT NULL, hash BLOB NOT NULL
+    sequence INTEGER PRIMARY KEY,
+    time TEXT NOT NULL {check(is_name("time"))},
+    kind TEXT NOT NULL {check(is_name("kind"))},
+    body TEXT NOT NULL {check(is_text("body"))},
+    hash BLOB NOT NULL {check(is_blob("hash", _HASH_BYTES))}
 );
 """
-_BEGINNING = bytes(32)
+_BEGINNING = bytes(_HASH_BYTES)
 _SALT, _SALT_BYTES = "salt", 16
+_NAMES = ("request", "batch", "received", "basis", "seed_origin", "version")  # what an event refers to by a text
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +89,12 @@ def now() -> str:
 def _told(body: str) -> dict[str, Any]:
     """What an event says, without its salt; nothing if it was altered beyond reading, which the chain then shows."""
     try:
-        told = json.loads(body)
+        told = parse_object(body)
     except ValueError:
         return {}
-    return {key: value for key, value in told.items() if key != _SALT} if isinstance(told, dict) else {}
+    if not all(isinstance(told.get(key, ""), str) for key in _NAMES):
+        return {}
+    return {key: value for key, value in told.items() if key != _SALT}
 
 
 def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:

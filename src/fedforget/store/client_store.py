@@ -4,17 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.ports import RemoveOrder
+from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import RunDamaged
+from fedforget.errors import RunDamaged, shown
+from fedforget.store.columns import check, is_blob, is_id, is_whole
 from fedforget.store.database import Database
 from fedforget.store.requests import Newcomer
 
-SCHEMA = """
-CREATE TABLE clients (client PRIMARY KEY, seed BLOB NOT NULL, nonce BLOB NOT NULL) WITHOUT ROWID;
+_LONGEST_CONTENT = 64
+
+SCHEMA = f"""
+CREATE TABLE clients (
+    client PRIMARY KEY {check(is_id("client"))},
+    seed BLOB NOT NULL {check(is_blob("seed", SEED_BYTES))},
+    nonce BLOB NOT NULL {check(is_blob("nonce", SEED_BYTES))}
+) WITHOUT ROWID;
 CREATE TABLE samples (
-    client, sample, content BLOB NOT NULL, first_step INTEGER, PRIMARY KEY (client, sample)
+    client {check(is_id("client"))},
+    sample {check(is_id("sample"))},
+    content BLOB NOT NULL {check(is_blob("content", 1, _LONGEST_CONTENT))},
+    first_step INTEGER {check(is_whole("first_step", 1), optional="first_step")},
+    PRIMARY KEY (client, sample)
+) WITHOUT ROWID;
+CREATE TABLE witnesses (
+    client {check(is_id("client"))},
+    round INTEGER NOT NULL {check(is_whole("round", 1))},
+    witness BLOB NOT NULL {check(is_blob("witness", WITNESS_BYTES))},
+    PRIMARY KEY (client, round)
 ) WITHOUT ROWID;
 """
 
@@ -72,24 +90,38 @@ class ClientStore:
             )
         )
 
-    def last_noted_step(self) -> int:
-        return int(self.database.rows("SELECT coalesce(max(first_step), 0) FROM samples")[0][0])
+    def witnesses(self, client: Id) -> Mapping[int, bytes]:
+        return dict(
+            self.database.rows("SELECT round, witness FROM witnesses WHERE client = ? ORDER BY round", (client,))
+        )
+
+    def last_witnessed_round(self) -> int:
+        return int(self.database.rows("SELECT coalesce(max(round), 0) FROM witnesses")[0][0])
+
+    def last_noted_step(self, until: int = 2**63 - 1) -> int:
+        """The last step that is noted as a first use, of those up to ``until``; 0 if there is none."""
+        rows = self.database.rows("SELECT coalesce(max(first_step), 0) FROM samples WHERE first_step <= ?", (until,))
+        return int(rows[0][0])
+
+    def has_unused(self) -> bool:
+        return bool(self.database.rows("SELECT 1 FROM samples WHERE first_step IS NULL LIMIT 1"))
 
     def seed_pair(self, client: Id) -> Seed:
         rows = self.database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
         if not rows:
-            raise RunDamaged(f"{self.database.path} lacks client {client}", hint="restore it from a backup")
+            raise RunDamaged(f"{self.database.path} lacks client {shown(client)}", hint="restore it from a backup")
         return Seed(*rows[0])
 
     def seed(self, client: Id) -> bytes:
         return self.seed_pair(client).value
 
-    def note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
-        if uses:
-            self.database.write(lambda: self._note(uses))
+    def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
+        if uses or witnesses:
+            self.database.write(lambda: self._note(uses, witnesses))
 
-    def _note(self, uses: Sequence[tuple[Id, Id, int]]) -> None:
+    def _note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]]) -> None:
         with self.database.transaction():
+            self.database.run_many("INSERT OR REPLACE INTO witnesses VALUES (?, ?, ?)", witnesses)
             self.database.run_many("UPDATE samples SET first_step = ?3 WHERE client = ?1 AND sample = ?2", uses)
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
@@ -98,14 +130,16 @@ class ClientStore:
                 if order.samples is None:
                     self.database.run("DELETE FROM clients WHERE client = ?", (order.client,))
                     self.database.run("DELETE FROM samples WHERE client = ?", (order.client,))
+                    self.database.run("DELETE FROM witnesses WHERE client = ?", (order.client,))
                 else:
                     self.database.run_many(
                         "DELETE FROM samples WHERE client = ? AND sample = ?",
                         ((order.client, sample) for sample in order.samples),
                     )
 
-    def rewind(self, last_step: int) -> None:
+    def rewind(self, rounds_done: int, last_step: int) -> None:
         with self.database.transaction():
+            self.database.run("DELETE FROM witnesses WHERE round > ?", (rounds_done,))
             self.database.run("UPDATE samples SET first_step = NULL WHERE first_step > ?", (last_step,))
 
     def reseed(self, seeds: Mapping[Id, Seed]) -> None:

@@ -1,105 +1,69 @@
 """SQLite as the run directory uses it: WAL, every commit on disk, nothing deleted left readable, canonical at rest.
 
 At rest a database is rebuilt by ``VACUUM INTO``, so that equal content is equal bytes and no trace of deleted rows
-stays in free pages. Schema versions live in ``user_version``; a newer one is refused, an older one migrated.
+stays in free pages. Its header says that commits go to a log, so no rollback journal is ever written. The one process
+that writes holds the file for itself: SQLite then keeps no index of the log in shared memory, which a full disk would
+turn into a killed process. Those who look read through ``frozen``, and ask SQLite for no lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
-from fedforget.errors import FedForgetError, InvalidInput, RunDamaged, RunTooNew, StorageFailed
-from fedforget.store.files import TEMPORARY, storage_errors, sync_directory, sync_file
+from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
+from fedforget.store import frozen, wal
+from fedforget.store.door import Door
+from fedforget.store.files import TEMPORARY, create_private, storage_errors, sync_directory, sync_file
 from fedforget.store.lock import undisturbed
+from fedforget.store.pages import PAGE, canonical_header, without_log
 from fedforget.store.write_behind import WriteBehind
 
+VERSION = 3  # of every database of a run
 _ROOM = 2**17  # bytes below which a database cannot work
+_FOLD_AT = 2**24  # bytes of a log
 
 
 class Database:
-    """One database file of a run, opened for reading or for writing."""
+    """One database file of a run, looked at or opened for writing."""
 
     def __init__(
-        self,
-        path: Path,
-        schema: str = "",
-        *,
-        version: int = 1,
-        migrations: Mapping[int, str] = MappingProxyType({}),
-        create: bool = False,
-        writable: bool = False,
+        self, path: Path, schema: str, *, version: int = VERSION, create: bool = False, writable: bool = False
     ) -> None:
-        """``migrations`` lead from a version to the next."""
+        """A file that is there is looked over whole before anything else is done with it."""
         self.path = path
-        self._version, self._migrations = version, migrations
-        if not create and not path.is_file():
-            raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
-        self._writable = writable
+        self._schema, self._version = schema, version
         self.behind: WriteBehind | None = None
+        self._writing = create
+        self._bound: frozen.Bound | None = None
         with self.errors():
-            self._connection = _connect(path)
-            try:
-                self._prepare(schema, create)
-            except BaseException:
-                self._connection.close()
-                raise
-
-    def _prepare(self, schema: str, create: bool) -> None:
-        run = self._connection.execute
-        run("PRAGMA secure_delete=ON")
-        run("PRAGMA synchronous=FULL")
-        run("PRAGMA trusted_schema=OFF")
-        if create:
-            run("PRAGMA page_size=4096")
-            self._connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={self._version}; COMMIT;")
-        version = run("PRAGMA user_version").fetchone()[0]
-        if version > self._version:
-            raise RunTooNew(
-                f"{self.path} was written by a newer version of FedForget (format {version}, this one knows "
-                f"{self._version})",
-                hint="upgrade fedforget",
-            )
-        verdict = run("PRAGMA quick_check(1)").fetchone()[0]
-        if version < 1 or verdict != "ok":
-            raise self._damaged(verdict if version else "it is empty")
-        while version < self._version:
-            version = self._migrate(version)
-        if create or self._writable:
+            if create:
+                self._connection = _create(path, schema, version)
+            else:
+                self._connection, self._bound = frozen.connect(path, schema, version)
+        if writable and not create:
             self.begin_writing()
-
-    def _migrate(self, version: int) -> int:
-        """To the next version, or not at all; another process may have done it meanwhile."""
-        run = self._connection.execute
-        run("BEGIN IMMEDIATE")
-        try:
-            if run("PRAGMA user_version").fetchone()[0] == version:
-                for statement in self._migrations[version].split(";"):
-                    run(statement)
-                run(f"PRAGMA user_version={version + 1}")
-            run("COMMIT")
-        except BaseException:
-            with contextlib.suppress(sqlite3.Error):
-                run("ROLLBACK")
-            raise
-        return version + 1
 
     def begin_writing(self) -> None:
         """From here on the file changes: commits go to a write-ahead log until it is closed."""
-        self._writable = True
+        if self._writing:
+            return
+        Door(self.path.parent).require_own(self.path.name)
+        self._connection.close()
+        self._writing, self._bound = True, None
         with self.errors():
-            self._connection.execute("PRAGMA journal_mode=WAL")
+            self._connection = _connect(self.path)
 
-    def begin_reading(self) -> None:
-        """From here on everything is read as it is now, whatever is committed meanwhile."""
+    def make_private(self) -> None:
+        """From here on changes stay in memory and end with this object."""
+        self._connection.close()
         with self.errors():
-            self._connection.execute("BEGIN")
-            self._connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            self._connection = frozen.private(self.path)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -108,27 +72,25 @@ class Database:
             self.behind.settle(self)
         try:
             yield
-        except sqlite3.OperationalError as error:
-            text = str(error)
-            if "locked" in text:
-                raise StorageFailed(f"{self.path} is locked by another program", hint="close it, try again") from error
-            if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
-                raise StorageFailed(
-                    f"no space left to write {self.path}",
-                    hint="free some space and give the same command again; nothing was lost",
-                ) from error
-            if "malformed" in text or "no such table" in text or "no such column" in text:
-                raise self._damaged(text) from error
-            raise StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions") from error
-        except sqlite3.DatabaseError as error:
-            raise self._damaged(str(error)) from error
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"{error.object!r} is no text", hint="write it in UTF-8") from error
-        except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
-            raise self._damaged("it holds what is no text") from error
+            raise InvalidInput(f"{quoted(error.object)} is no text", hint="write it in UTF-8") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if self._writing and isinstance(error, sqlite3.OperationalError):
+                raise self._not_written(error) from error
+            raise frozen.told(self.path, error) from error
 
-    def _damaged(self, detail: str) -> FedForgetError:
-        return RunDamaged(f"{self.path} is damaged: {detail}", hint="restore it from a backup; see `fedforget doctor`")
+    def _not_written(self, error: sqlite3.OperationalError) -> StorageFailed | RunDamaged:
+        text = str(error)
+        if "locked" in text:
+            return StorageFailed(f"{self.path} is locked by another program", hint="close it, try again")
+        if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
+            return StorageFailed(
+                f"no space left to write {self.path}",
+                hint="free some space and give the same command again; nothing was lost",
+            )
+        if any(sign in text for sign in ("malformed", "no such table", "no such column", "decode to UTF-8")):
+            return RunDamaged(f"{self.path} is damaged: {text[:200]}", hint=frozen.BACKUP)
+        return StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions")
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
@@ -149,9 +111,19 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
+        if self._writing and self._log_size() > _FOLD_AT:
+            self.fold()
+
+    def _log_size(self) -> int:
+        try:
+            return self.path.with_name(self.path.name + wal.SUFFIX).stat().st_size
+        except OSError:
+            return 0
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.errors():
+            if self._bound is not None:
+                self._bound.ticks = 0
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
@@ -171,7 +143,10 @@ class Database:
             self.behind.submit(self, job)
 
     def fold(self) -> None:
-        """Bring the log into the file now: what stands nowhere else must not hang on a log that a crash leaves."""
+        """Bring the log into the file now: what stands nowhere else must not hang on a log that a crash leaves.
+
+        Only here does the file change while a process works. It waits for those who look, so they see no half of it.
+        """
         with undisturbed(self.path.parent), self.errors():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
@@ -181,7 +156,6 @@ class Database:
             self.close_canonical()
             with self.errors():
                 self._connection = _connect(self.path)
-                self._prepare("", create=False)
 
     def close(self) -> None:
         """Close as it is (a WAL that is left is recovered by the next opening)."""
@@ -189,51 +163,94 @@ class Database:
 
     def canonical_bytes(self) -> bytes:
         """What the file would be if it were rebuilt from its content alone, as it is whenever it is closed."""
-        with storage_errors(self.path), self.errors():
-            rebuilt = self._rebuilt()
-            try:
-                return rebuilt.read_bytes()
-            finally:
-                rebuilt.unlink(missing_ok=True)
-
-    def _rebuilt(self) -> Path:
-        rebuilt = self.path.with_name(self.path.name + TEMPORARY)
-        rebuilt.unlink(missing_ok=True)
-        try:
-            self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
-            _forget_schema_changes(rebuilt)
-        except sqlite3.Error:
-            with contextlib.suppress(OSError):
-                rebuilt.unlink(missing_ok=True)
-            raise
-        return rebuilt
+        with self.errors(), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            data = Door(self.path.parent).read(self.path.name, frozen.LARGEST_IMAGE)
+            copy.deserialize(without_log(data))
+            copy.execute("VACUUM")
+            rebuilt = copy.serialize()
+        return canonical_header(rebuilt[:PAGE]) + rebuilt[PAGE:]
 
     def close_canonical(self) -> None:
         """Fold the WAL in, rebuild the file from its content alone, and close."""
         with storage_errors(self.path), self.errors():
-            self._connection.execute("PRAGMA journal_mode=DELETE")
             try:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 rebuilt = self._rebuilt()
             finally:
                 self._connection.close()
         with storage_errors(self.path):
-            rebuilt.chmod(0o600)  # seeds are secret
-            sync_file(rebuilt)
+            sync_directory(self.path.parent)  # the log is gone for good before another file takes the place of its own
             rebuilt.replace(self.path)
             sync_directory(self.path.parent)
 
+    def _rebuilt(self) -> Path:
+        """A canonical copy beside the file, durable but for its name."""
+        rebuilt = self.path.with_name(self.path.name + TEMPORARY)
+        discard(rebuilt)
+        create_private(rebuilt)  # seeds are secret
+        try:
+            self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
+            descriptor = os.open(rebuilt, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(descriptor, canonical_header(os.pread(descriptor, PAGE, 0)), 0)
+            finally:
+                os.close(descriptor)
+            sync_file(rebuilt)
+        except (sqlite3.Error, OSError):
+            with contextlib.suppress(OSError):
+                discard(rebuilt)
+            raise
+        return rebuilt
 
-def _connect(path: Path) -> sqlite3.Connection:
+
+def discard(rebuilt: Path) -> None:
+    """Take away a copy that was not finished, and the journal that SQLite keeps while it makes one."""
+    for path in (rebuilt.with_name(rebuilt.name + frozen.JOURNAL), rebuilt):
+        path.unlink(missing_ok=True)
+
+
+def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:
+    create_private(path)
+    connection = _connection(path)
+    try:
+        connection.execute("PRAGMA page_size=4096")
+        connection.execute("PRAGMA journal_mode=MEMORY")
+        connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection(path: Path) -> sqlite3.Connection:
     """Two threads may use it in turns (see ``write_behind``), never at once."""
     return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """To write."""
+    connection = _connection(path)
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    frozen.guard(connection)
+    for setting in (
+        "locking_mode=EXCLUSIVE",
+        "secure_delete=ON",
+        "synchronous=FULL",
+        "wal_autocheckpoint=0",  # see ``Database.fold``
+        "journal_mode=WAL",
+    ):
+        connection.execute(f"PRAGMA {setting}").fetchall()
 
 
 def _disk_is_full(path: Path) -> bool:
     """SQLite says "I/O error" where it could not make room for its WAL."""
     return shutil.disk_usage(path.parent).free < _ROOM
-
-
-def _forget_schema_changes(path: Path) -> None:
-    """The schema's change counter grows with every rebuild: the one thing in the file that content doesn't fix."""
-    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("PRAGMA schema_version=1")

@@ -14,16 +14,23 @@ from fedforget.errors import InvalidInput, StorageFailed
 TEMPORARY = ".tmp"
 
 
+def new_hasher() -> hashlib.blake2b:
+    """For what is read piece by piece; see ``digest``."""
+    return hashlib.blake2b(digest_size=32)
+
+
 def digest(data: bytes) -> str:
     """BLAKE2b-256 in hexadecimal, as ``b2sum -l 256`` prints it."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 
 @contextlib.contextmanager
-def storage_errors(path: Path) -> Iterator[None]:
-    """Say which file the operating system refused, and what to do."""
+def storage_errors(path: Path, but: type[OSError] | tuple[type[OSError], ...] = ()) -> Iterator[None]:
+    """Say which file the operating system refused, and what to do; errors of the kinds ``but`` are the caller's."""
     try:
         yield
+    except but:
+        raise
     except OSError as error:
         raise storage_failure(path, error) from error
 
@@ -56,8 +63,14 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
         sync_directory(path.parent)
 
 
+def create_private(path: Path) -> None:
+    """An empty file that its owner alone can read, for SQLite to fill; its logs get the same mode."""
+    with storage_errors(path):
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+
+
 def require_place(path: Path) -> Path:
-    """Where to write what somebody wants at this place: links are followed, and what is no file is not replaced."""
+    """Where to write what a user wants at this place: links are followed, and what is no file is not replaced."""
     with storage_errors(path):
         place = path.resolve()
         if place.exists() and not place.is_file():

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedforget.algorithm.ids import Id
+from fedforget.store.columns import check, is_id, is_whole
 from fedforget.store.database import Database
 
-SCHEMA = """
+SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
+
+SCHEMA = f"""
 CREATE TABLE metrics (
-    round INTEGER NOT NULL, client NOT NULL, correct INTEGER NOT NULL, count INTEGER NOT NULL,
+    round INTEGER NOT NULL {check(is_whole("round"))},
+    client NOT NULL {check(f"client = {SERVER_TEST_SET} OR {is_id('client')}")},
+    correct INTEGER NOT NULL {check(is_whole("correct"))},
+    count INTEGER NOT NULL {check(is_whole("count"))},
     PRIMARY KEY (round, client)
 ) WITHOUT ROWID;
 """
-SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
 
 
 class Metrics:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,18 @@ from safetensors.numpy import load, save
 
 from fedforget.algorithm.ports import State
 from fedforget.errors import InvalidInput, RunDamaged
-from fedforget.store.files import TEMPORARY, digest, storage_errors, storage_failure, sync_directory, write_durably
+from fedforget.store import advice
+from fedforget.store.door import Door, chunks
+from fedforget.store.files import (
+    TEMPORARY,
+    digest,
+    new_hasher,
+    storage_errors,
+    storage_failure,
+    sync_directory,
+    write_durably,
+)
+from fedforget.store.tensor_header import require_header
 
 SUFFIX = ".safetensors"
 _OPTIMIZER = "server-optimizer/"
@@ -38,11 +51,23 @@ def decode(data: bytes) -> State:
     return State(model, optimizer or None)
 
 
+def _bytes_of(kind: str) -> int:
+    """Of a tensor that the plan describes as ``parameter float32 64x10``; 0 if it says something else."""
+    _, _, rest = kind.partition(" ")
+    dtype, _, shape = rest.partition(" ")
+    sizes = [] if shape == "scalar" else shape.split("x")
+    try:
+        return np.dtype(dtype).itemsize * math.prod(map(int, sizes))
+    except (TypeError, ValueError):
+        return 0
+
+
 class ModelFiles:
     """The ``models/`` directory."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
+        self.door = Door(directory.parent, directory.name)
 
     def path(self, name: str) -> Path:
         return self._directory / (name + SUFFIX)
@@ -52,40 +77,71 @@ class ModelFiles:
         data = encode(state)
         name = digest(data)
         if not self._holds(name, data):
-            write_durably(self.path(name), data)
+            write_durably(self.path(name), data, mode=0o600)
         return name
 
     def _holds(self, name: str, data: bytes) -> bool:
         try:
-            return self.path(name).read_bytes() == data
-        except OSError:
+            return self.door.size(name + SUFFIX) == len(data) and self.door.read(name + SUFFIX, len(data)) == data
+        except (OSError, RunDamaged):
             return False
+
+    def require_room_for(self, name: str, tensors: Mapping[str, str]) -> None:
+        """Refuse tensors that cannot be in this file: it is smaller than they are."""
+        needed = sum(_bytes_of(kind) for kind in tensors.values())
+        found = self.door.size(name + SUFFIX)
+        if found is not None and found < needed:
+            raise RunDamaged(
+                f"{self.path(name)} is torn or altered: it has {found} bytes, and the plan names tensors of {needed}",
+                hint=self._remedy,
+            )
 
     def size_of_one(self) -> int:
         """Bytes of a file; all of a run are about alike."""
-        with storage_errors(self._directory):
-            return next((path.stat().st_size for path in self._directory.glob("*" + SUFFIX)), 0)
+        names = self.door.names(SUFFIX)
+        return (self.door.size(names[0]) or 0) if names else 0
 
     def read(self, name: str) -> State:
         path = self.path(name)
+        with self._opened(name) as file:
+            data = b"".join(chunks(file))
+        if digest(data) != name:
+            raise self._altered(path)
         try:
-            data = path.read_bytes()
+            return decode(data)
+        except (SafetensorError, ValueError, KeyError, TypeError) as error:
+            raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=self._remedy) from error
+
+    def check(self, name: str) -> None:
+        """Refuse a file that is not what its name says, without holding it in memory."""
+        hasher = new_hasher()
+        with self._opened(name) as file:
+            for chunk in chunks(file):
+                hasher.update(chunk)
+        if hasher.hexdigest() != name:
+            raise self._altered(self.path(name))
+
+    @contextlib.contextmanager
+    def _opened(self, name: str) -> Iterator[int]:
+        """A model file whose header says what its size is."""
+        path = self.path(name)
+        try:
+            with self.door.opened(name + SUFFIX) as file:
+                require_header(file, path)
+                yield file
+        except RunDamaged as error:
+            raise RunDamaged(f"the model file {error.message}", hint=self._remedy) from error
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
                 raise storage_failure(path, error) from error
             raise RunDamaged(f"the model file {path} cannot be read: {error.strerror}", hint=self._remedy) from error
-        if digest(data) != name:
-            raise RunDamaged(
-                f"the model file {path} is torn or altered (its digest is not its name)", hint=self._remedy
-            )
-        try:
-            return decode(data)
-        except SafetensorError as error:
-            raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=self._remedy) from error
+
+    def _altered(self, path: Path) -> RunDamaged:
+        return RunDamaged(f"the model file {path} is torn or altered (its digest is not its name)", hint=self._remedy)
 
     @property
     def _remedy(self) -> str:
-        return f"`fedforget doctor {self._directory.parent} --rebuild` computes it again, or restore it from a backup"
+        return f"{advice.rebuild(self._directory.parent)} computes it again, or restore it from a backup"
 
     def drop(self, names: Iterable[str]) -> None:
         """Unlink these, durably."""

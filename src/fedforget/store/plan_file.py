@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-import tomllib
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
-from fedforget.errors import NoSuchRun, PlanRefused, RunDamaged, RunTooNew
+from fedforget.errors import InvalidInput, NoSuchRun, PlanRefused, RunDamaged, RunTooNew, RunTooOld
+from fedforget.store.door import Door
 from fedforget.store.files import digest
+from fedforget.store.frozen import too_old
+from fedforget.store.parsing import parse_toml
 
 NAME = "plan.toml"
-FORMAT = 1
+FORMAT = 2
+OWN = "own"  # the name of a model, or of data, that a user brought
+_MOST = 2**22  # bytes
 _HEADER = "# The plan of this FedForget run, frozen when it began. Changing it makes the run refuse to open.\n"
+
+_BARE = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_LINE = re.compile(rf"#.*|\[[a-z_]+\]|(?:[A-Za-z0-9_-]+|{_TEXT}) = (?:{_TEXT}|[-+0-9.eE]+|true|false)|")
 
 Settings = Mapping[str, str | int | float]
 
@@ -28,6 +37,7 @@ class PlanFile:
     model: Settings
     dataset: Settings
     server_commitment: bytes
+    tensors: Mapping[str, str]  # of the module: whether each learns, its type and its shape
 
     def encode(self) -> bytes:
         plan = asdict(self.plan)
@@ -37,12 +47,24 @@ class PlanFile:
             "model": self.model,
             "dataset": self.dataset,
             "commitment": {"server": self.server_commitment.hex()},
+            "tensors": self.tensors,
         }
         lines = [_HEADER + f"format = {FORMAT}"]
         for name, values in {"plan": plan, **sections}.items():
             lines.append(f"\n[{name}]")
-            lines += [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        return ("\n".join(lines) + "\n").encode()
+            lines += [f"{_key(key)} = {json.dumps(value)}" for key, value in values.items()]
+        encoded = ("\n".join(lines) + "\n").encode()
+        if len(encoded) > _MOST:
+            raise InvalidInput(
+                f"the model has {len(self.tensors)} tensors, too many to name in {NAME}",
+                hint=f"a plan has at most {_MOST} bytes: stack tensors of one kind",
+            )
+        return encoded
+
+    @property
+    def is_built_in(self) -> bool:
+        """Whether a command can build the model and the data from the plan alone."""
+        return OWN not in (self.model.get("name"), self.dataset.get("name"))
 
     @property
     def digest(self) -> str:
@@ -60,43 +82,74 @@ class PlanFile:
     @classmethod
     def decode(cls, data: bytes) -> PlanFile:
         """Raises ValueError, KeyError or TypeError where the text is not a plan."""
-        text = tomllib.loads(data.decode())
-        if text["format"] > FORMAT:
-            raise RunTooNew(
-                f"it has format {text['format']}, this version of FedForget knows {FORMAT}", hint="upgrade fedforget"
-            )
+        _check_format(data.decode())
+        text = parse_toml(data)
         plan = Plan(
             **text["plan"],
             local=LocalOptimizer(**text["local_optimizer"]),
             server=ServerOptimizer(**text["server_optimizer"]),
         )
-        return cls(plan, text["model"], text["dataset"], bytes.fromhex(text["commitment"]["server"]))
+        model, dataset, tensors = (_settings(text[section]) for section in ("model", "dataset", "tensors"))
+        commitment = bytes.fromhex(text["commitment"]["server"])
+        return cls(plan, model, dataset, commitment, {name: str(kind) for name, kind in tensors.items()})
 
     @classmethod
     def read(cls, run: Path) -> PlanFile:
         """The plan of a run directory."""
-        path = run / NAME
-        try:
-            data = path.read_bytes()
-        except FileNotFoundError as error:
-            if (run / "server.db").exists():
-                raise RunDamaged(
-                    f"{path} is missing",
-                    hint="restore it from a backup; if the run was never made whole, give `train --out` again",
-                ) from error
-            raise NoSuchRun(f"{run} holds no run", hint="make one with `fedforget train --out`") from error
-        except OSError as error:
-            raise NoSuchRun(
-                f"{path} cannot be read: {error.strerror}", hint="check the path and permissions"
-            ) from error
+        path, data = run / NAME, read_bytes(run)
         try:
             return cls.decode(data)
+        except RunTooOld as error:
+            raise too_old(path) from error
         except RunTooNew as error:
             raise RunTooNew(f"{path} is too new: {error.message}", hint=error.hint) from error
         except KeyError as error:
             raise RunDamaged(f"{path} is damaged: it lacks {error}", hint="restore it from a backup") from error
-        except (ValueError, TypeError, AttributeError, PlanRefused) as error:
-            raise RunDamaged(f"{path} is damaged: {error}", hint="restore it from a backup") from error
+        except (ValueError, TypeError, AttributeError, OverflowError, PlanRefused) as error:
+            raise RunDamaged(f"{path} is damaged: {str(error)[:200]}", hint="restore it from a backup") from error
+
+
+def read_bytes(run: Path) -> bytes:
+    """The plan of a run directory as it stands there."""
+    path = run / NAME
+    try:
+        return Door(run).read(NAME, _MOST)
+    except FileNotFoundError as error:
+        if (run / "server.db").exists():
+            raise RunDamaged(
+                f"{path} is missing",
+                hint="restore it from a backup; if the run was never made whole, give `train --out` again",
+            ) from error
+        raise NoSuchRun(f"{run} holds no run", hint="make one with `fedforget train --out`") from error
+    except OSError as error:
+        raise NoSuchRun(f"{path} cannot be read: {error.strerror}", hint="check the path and permissions") from error
+
+
+def _check_format(text: str) -> None:
+    """Which version wrote it; and that it has only lines as this one writes them, which are parsed in no time."""
+    found = re.search(r"^format = ([0-9]{1,9})$", text, re.MULTILINE)
+    if found is None:
+        raise KeyError("format")
+    if int(found[1]) > FORMAT:
+        known = f"this version of FedForget knows {FORMAT}"
+        raise RunTooNew(f"it has format {found[1]}, {known}", hint="upgrade fedforget")
+    if int(found[1]) < FORMAT:
+        raise RunTooOld("made by FedForget 0.2")
+    for line in text.split("\n"):
+        if not _LINE.fullmatch(line):
+            raise ValueError(f"{line[:60]!r} is no line of a plan")
+
+
+def _settings(found: Any) -> Settings:
+    """What a model or a dataset is made with: names and numbers."""
+    if not isinstance(found, dict) or not all(isinstance(value, str | int | float) for value in found.values()):
+        raise ValueError("the settings of a model or dataset are names and numbers")
+    return found
+
+
+def _key(name: str) -> str:
+    """Bare where TOML allows it."""
+    return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _flat(file: PlanFile) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, quoted
 from fedforget.store.requests import Receipt
 
 IMMEDIATE, BATCH = "immediate", "batch"
@@ -23,7 +23,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.name not in (IMMEDIATE, BATCH):
-            raise InvalidInput(f"unknown policy {self.name!r}", hint=f"use {IMMEDIATE} or {BATCH}")
+            raise InvalidInput(f"unknown policy {quoted(self.name)}", hint=f"use {IMMEDIATE} or {BATCH}")
         if self.name == BATCH and not timedelta(0) < self.window <= _LONGEST:
             raise InvalidInput("a batch needs a window", hint="say for how long to collect: --window 7 (days)")
         if self.name == IMMEDIATE and self.window:

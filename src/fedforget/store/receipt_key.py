@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -11,37 +10,51 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.store.door import Door
+from fedforget.store.edwards import is_honest_key
 from fedforget.store.files import storage_errors, write_durably
 
 PRIVATE, PUBLIC = "receipt-key.pem", "receipt-key.pub.pem"
 NAMES = (PRIVATE, PUBLIC)
+MOST = 2**16  # bytes
 _ANOTHER = "restore both halves from a backup, or go on with another key: `fedforget receipt show --new-key`"
 
 
 def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
     """The run's key, which the record knows by this id. Under the run's lock: a lost public half is written again."""
     path, public = run / PRIVATE, run / PUBLIC
-    if not path.exists():
-        raise RunDamaged(f"{path} is missing; receipts that were signed with it still verify", hint=_ANOTHER)
-    key = read_private_key(path)
-    if known is not None and key_id(key.public_key()) != known:
-        raise RunDamaged(f"{path} is not the key of this run", hint=_ANOTHER)
+    key = known_key(run, known)
     pem = public_pem(key.public_key())
-    with storage_errors(public):
-        right = public.exists() and public.read_bytes() == pem
-    if not right:
-        if is_public_key(public):  # a valid other key: whichever was altered, neither may take the other's place
+    if not has_public_half(run, key):
+        if is_public_key(run):  # a valid other key: whichever was altered, neither may take the other's place
             raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
-        write_durably(public, pem)
+        write_durably(public, pem, mode=0o600)
     return key
+
+
+def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:
+    """The private half, if it is the one that the record knows. Writes nothing."""
+    if Door(run).status(PRIVATE) is None:
+        raise RunDamaged(f"{run / PRIVATE} is missing; receipts that were signed with it still verify", hint=_ANOTHER)
+    key = read_private_key(run)
+    if known is not None and key_id(key.public_key()) != known:
+        raise RunDamaged(f"{run / PRIVATE} is not the key of this run", hint=_ANOTHER)
+    return key
+
+
+def has_public_half(run: Path, key: Ed25519PrivateKey) -> bool:
+    """Whether the public half that stands beside the private one is that of this key."""
+    door = Door(run)
+    with storage_errors(run / PUBLIC):
+        return door.size(PUBLIC) is not None and door.read(PUBLIC, MOST) == public_pem(key.public_key())
 
 
 def settled_key(run: Path, known: str | None) -> Ed25519PrivateKey:
     """The run's key; a new one if it never had one. Under the run's lock, and the record must note it before it signs.
 
-    So a key that the record doesn't know of has signed nothing: it was on its way when somebody was killed.
+    So a key that the record doesn't know of has signed nothing: it was on its way when a process was killed.
     """
-    never = known is None and not any((run / name).exists() for name in NAMES)
+    never = known is None and all(Door(run).status(name) is None for name in NAMES)
     return _make(run) if never else signing_key(run, known)
 
 
@@ -63,9 +76,12 @@ def replaced_key(run: Path, known: str | None, *, fresh: bool) -> Ed25519Private
     return key
 
 
-def is_public_key(path: Path) -> bool:
+def is_public_key(run: Path) -> bool:
+    """Whether the run's public half is a key, of whichever pair."""
+    if (Door(run).size(PUBLIC) or 0) > MOST:
+        return False
     try:
-        read_public_key(path)
+        read_public_key(run / PUBLIC)
     except InvalidInput:
         return False
     return True
@@ -75,7 +91,7 @@ def _make(run: Path) -> Ed25519PrivateKey:
     """The private half first: a public one without it says that a key was lost."""
     key = Ed25519PrivateKey.generate()
     write_durably(run / PRIVATE, private_pem(key), mode=0o600)
-    write_durably(run / PUBLIC, public_pem(key.public_key()))
+    write_durably(run / PUBLIC, public_pem(key.public_key()), mode=0o600)
     return key
 
 
@@ -93,9 +109,10 @@ def public_pem(key: Ed25519PublicKey) -> bytes:
     return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
-def read_private_key(path: Path) -> Ed25519PrivateKey:
+def read_private_key(run: Path) -> Ed25519PrivateKey:
+    path = run / PRIVATE
     with storage_errors(path):
-        data = path.read_bytes()
+        data = Door(run).read(PRIVATE, MOST)
     try:
         key = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -106,21 +123,27 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """A public key that somebody else handed over."""
+    """A public key that another person handed over."""
     try:
-        key = serialization.load_pem_public_key(path.read_bytes())
+        with path.open("rb") as file:
+            key = serialization.load_pem_public_key(file.read(MOST))  # the rest of an endless file is no key
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}", hint=f"give the run's {PUBLIC}") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidInput(f"{path} holds no public key", hint=f"give the run's {PUBLIC}") from error
     if not isinstance(key, Ed25519PublicKey):
         raise InvalidInput(f"{path} holds another kind of key", hint=f"give the run's {PUBLIC}")
+    if not is_honest_key(key.public_bytes_raw()):
+        raise InvalidInput(
+            f"{path} holds a low-order or malformed Ed25519 key, for which signatures can be forged",
+            hint=f"don't trust its sender; give the run's {PUBLIC}",
+        )
     return key
 
 
 def permissions_problem(run: Path) -> str | None:
-    """Whether somebody else can read the key."""
-    path = run / PRIVATE
-    if path.exists() and os.name == "posix" and path.stat().st_mode & 0o077:
+    """Whether other users can read the key."""
+    path, found = run / PRIVATE, Door(run).status(PRIVATE)
+    if found is not None and found.st_mode & 0o077:
         return f"{path} can be read by others"
     return None

@@ -6,44 +6,44 @@ else; the ids of a request stand here only until it is purged: among those that 
 
 from __future__ import annotations
 
+import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedforget.errors import InvalidInput
-from fedforget.store import chain, metrics, requests, seals
+from fedforget.store import advice, chain, environments, metrics, requests, seals
 from fedforget.store.batches import Batches
 from fedforget.store.chain import EventChain
+from fedforget.store.columns import is_blob, is_name, is_text, is_whole
 from fedforget.store.database import Database
+from fedforget.store.environments import Environments
 from fedforget.store.metrics import Metrics
+from fedforget.store.parsing import parse_names
 from fedforget.store.policy import Policy
 from fedforget.store.pseudonyms import Pseudonyms
 from fedforget.store.request_book import RequestBook
 from fedforget.store.seals import Seals
 
+_KEY_BYTES = 32
+
 SCHEMA = f"""
-CREATE TABLE record (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
+CREATE TABLE record (
+    key TEXT PRIMARY KEY, value NOT NULL,
+    CHECK (CASE key
+        WHEN 'key' THEN {is_blob("value", _KEY_BYTES)}
+        WHEN 'tainted' THEN {is_whole("value", 0, 1)}
+        WHEN 'policy' THEN {is_name("value")}
+        WHEN 'receipt_key' THEN {is_name("value")}
+        WHEN 'learner' THEN {is_text("value")}
+        ELSE 0 END)
+) WITHOUT ROWID;
 {requests.SCHEMA}
 {chain.SCHEMA}
 {seals.SCHEMA}
 {metrics.SCHEMA}
+{environments.SCHEMA}
 """
-VERSION = 2
-_FROM_1 = f"""
-ALTER TABLE requests RENAME TO requests_1;
-ALTER TABLE erased RENAME TO erased_1;
-ALTER TABLE intents RENAME TO intents_1;
-{requests.SCHEMA}
-INSERT INTO requests SELECT id, batch_id, place, level, basis, state, received, NULL, NULL, first_changed_step,
-    recomputed_steps, NULL, guarantee, model_round, model_digest, model_mac, NULL FROM requests_1;
-INSERT INTO erased SELECT pseudonym, 0, request, 0 FROM erased_1;
-INSERT INTO intents SELECT batch_id, stage, body FROM intents_1;
-DROP TABLE requests_1;
-DROP TABLE erased_1;
-DROP TABLE intents_1;
-DELETE FROM seals;
-"""  # noqa: S608 (nothing in it is from outside)
-MIGRATIONS = {1: _FROM_1}
 _FORGOTTEN = "record forgotten"
 
 
@@ -56,12 +56,15 @@ class Record:
         self.metrics = Metrics(database)
         self.seals = Seals(database)
         self.pseudonyms = Pseudonyms(database)
+        self.environments = Environments(database)
         self.book = RequestBook(database, self.chain, self.pseudonyms)
-        self.batches = Batches(database, self.chain, self.pseudonyms, self.metrics, self.book)
+        self.batches = Batches(database, self.chain, self.pseudonyms, self.metrics, self.environments, self.book)
 
-    def create(self, seed_origin: str) -> None:
+    def create(self, seed_origin: str, learner: Mapping[str, str]) -> None:
+        """``learner``: the parts of the module and the loss, by name."""
         with self.database.transaction():
-            self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(32),))
+            self.database.run("INSERT INTO record VALUES ('learner', ?)", (json.dumps(learner),))
+            self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(_KEY_BYTES),))
             self.database.run("INSERT INTO record VALUES ('tainted', 0)")
             self.chain.append("created", {"seed_origin": seed_origin})
 
@@ -86,6 +89,18 @@ class Record:
             self.database.run("INSERT OR REPLACE INTO record VALUES ('receipt_key', ?)", (key,))
             self.chain.append("receipt key", {"key": key})
 
+    @property
+    def learner(self) -> dict[str, str]:
+        """The parts of the module and the loss, by the names they last had."""
+        rows = self.database.rows("SELECT value FROM record WHERE key = 'learner'")
+        return parse_names(rows[0][0] if rows else "", self.database.path)
+
+    def note_learner(self, learner: Mapping[str, str], differences: Sequence[str], *, compared: bool) -> None:
+        """The learner has other names. ``compared``: a witness agreed; else no round stays that could be asked."""
+        with self.database.transaction():
+            self.database.run("UPDATE record SET value = ? WHERE key = 'learner'", (json.dumps(learner),))
+            self.chain.append("learner renamed", {"differences": list(differences), "compared": compared})
+
     # Events
 
     def trained(self, rounds_done: int, versions: Mapping[str, Any]) -> None:
@@ -94,7 +109,7 @@ class Record:
 
     def events(self) -> list[dict[str, Any]]:
         return [
-            {"sequence": event.sequence, "time": event.time, "kind": event.kind, **event.body}
+            {**event.body, "sequence": event.sequence, "time": event.time, "kind": event.kind}
             for event in self.chain.events()
         ]
 
@@ -106,9 +121,10 @@ class Record:
     def forget_itself(self) -> None:
         """Destroy the key, and whatever was made with it: nobody can link an id to a request any more."""
         if self.book.waiting() or self.batches.pending():
-            raise InvalidInput("a request waits", hint="meet it with `fedforget run-pending`, or cancel it, first")
+            meet = advice.run_pending(self.database.path.parent, everything=True)
+            raise InvalidInput("a request waits", hint=f"meet it with {meet}, or cancel it, first")
         with self.database.transaction():
-            self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(32),))
+            self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(_KEY_BYTES),))
             self.database.run("DELETE FROM erased")
             self.database.run("DELETE FROM keys")
             self.database.run("UPDATE requests SET model_mac = NULL")

@@ -9,9 +9,10 @@ from dataclasses import replace
 from typing import Any
 
 from fedforget.algorithm.forget import Request
-from fedforget.errors import InvalidInput, UnknownTarget
+from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
 from fedforget.store.chain import EventChain
 from fedforget.store.database import Database
+from fedforget.store.parsing import parse_json
 from fedforget.store.pseudonyms import Pseudonyms
 from fedforget.store.requests import Basis, Receipt, Stage, Submission
 
@@ -70,7 +71,7 @@ class RequestBook:
         [identifier] = self._originals([identifier])
         found = self._receipts("WHERE id = ?", (identifier,))
         if not found:
-            raise UnknownTarget(f"there is no request {identifier}", hint="`fedforget status RUN` lists them")
+            raise UnknownTarget(f"there is no request {shown(identifier)}", hint="`fedforget status RUN` lists them")
         return found[0]
 
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
@@ -79,7 +80,8 @@ class RequestBook:
         return [found[identifier] for identifier in self._originals(identifiers)]
 
     def receipts(self) -> list[Receipt]:
-        return self._receipts("ORDER BY received, batch_id, place, id")
+        """In the order of receipt, whatever the clock said."""
+        return self._receipts("ORDER BY id")
 
     def _receipts(self, which: str, values: Sequence[Any] = ()) -> list[Receipt]:
         times: dict[str, dict[str, str]] = {}
@@ -88,6 +90,8 @@ class RequestBook:
                 when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
                 times.setdefault(event.body.get("request", ""), {})[event.kind] = when
         rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
+        place = {identifier: number for number, identifier in enumerate(times)}  # events stand in their order
+        rows.sort(key=lambda row: place.get(row[0], len(place)))
         return [
             Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
             for row in rows
@@ -113,7 +117,7 @@ class RequestBook:
         return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
 
     def waiting(self) -> dict[str, Request]:
-        """Accepted requests that nobody has begun with."""
+        """Accepted requests that are still to be begun with."""
         rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
         return {identifier: Request(client, sample) for identifier, client, sample in rows}
 
@@ -128,10 +132,15 @@ class RequestBook:
             return None
         if rows[0][0] != self._pseudonyms.mac("key body", submission.body()):
             raise InvalidInput(
-                f"the idempotency key {submission.key!r} came with other requests before",
+                f"the idempotency key {quoted(submission.key)} came with other requests before",
                 hint="use a new key for new requests",
             )
-        return self._originals(json.loads(rows[0][1]))
+        try:
+            return self._originals(map(str, parse_json(rows[0][1])))
+        except (ValueError, TypeError) as error:
+            raise RunDamaged(
+                f"{self.database.path} is damaged: a key names no requests", hint="restore it from a backup"
+            ) from error
 
     # Taking in
 
@@ -146,7 +155,7 @@ class RequestBook:
         """Accept requests, except those that are known under another id, ``and_begin`` with them at once.
 
         One transaction: from here on they are met, whatever happens. Returns the ids in the order of the submission.
-        ``told``: somebody knows the ids of the submission already, so they are remembered as well.
+        ``told``: a caller was told the ids of the submission, so they are remembered as well.
         """
         if known.keys() == set(submission.requests) and submission.key is None and and_begin is None and not told:
             return [known[request] for request in submission.requests]  # nothing is new
@@ -191,7 +200,7 @@ class RequestBook:
                     self.chain.append("asked again", {"request": identifier, "basis": stricter, "deadline": earlier})
 
     def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None:
-        """Somebody was told other ids for requests that have some."""
+        """Record the ids that a caller was told for requests that have others."""
         with self.database.transaction():
             for identifier, request in zip(told, ids, strict=True):
                 self._alias(identifier, request)
@@ -221,14 +230,14 @@ class RequestBook:
             self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
 
     def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
-        """Take back a request that nobody has begun with. Once is enough, and twice is no more."""
+        """Take back a request that waits. Once is enough, and twice is no more."""
         [identifier] = self._originals([identifier])
         if self.receipt(identifier).state == Stage.CANCELLED:
             return
         with self.database.transaction():
             if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
                 raise InvalidInput(
-                    f"request {identifier} is {self.receipt(identifier).state}, too late to cancel it",
+                    f"request {shown(identifier)} is {self.receipt(identifier).state}, too late to cancel it",
                     hint="only what waits can be cancelled; `fedforget status RUN` shows what does",
                 )
             self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))

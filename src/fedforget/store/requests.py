@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import json
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
@@ -12,26 +13,11 @@ from enum import StrEnum
 from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import InvalidInput
-
-SCHEMA = """
-CREATE TABLE requests (
-    id TEXT PRIMARY KEY, batch_id TEXT, place INTEGER NOT NULL, level TEXT NOT NULL, basis TEXT NOT NULL,
-    state TEXT NOT NULL, received TEXT NOT NULL, deadline TEXT, reason TEXT, first_changed_step INTEGER,
-    recomputed_steps INTEGER, steps_alone INTEGER, guarantee TEXT, model_round INTEGER, model_digest TEXT,
-    model_mac BLOB, state_digest TEXT
-) WITHOUT ROWID;
-CREATE TABLE waiting (request TEXT PRIMARY KEY, client NOT NULL, sample) WITHOUT ROWID;
-CREATE TABLE intents (batch_id TEXT PRIMARY KEY, stage TEXT NOT NULL, body TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE erased (
-    pseudonym BLOB NOT NULL, sequence INTEGER NOT NULL, request TEXT NOT NULL, returned INTEGER NOT NULL,
-    PRIMARY KEY (pseudonym, sequence)
-) WITHOUT ROWID;
-CREATE TABLE keys (mac BLOB PRIMARY KEY, body BLOB NOT NULL, requests TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE aliases (id TEXT PRIMARY KEY, request TEXT NOT NULL) WITHOUT ROWID;
-"""
+from fedforget.errors import InvalidInput, quoted, shown
+from fedforget.store.columns import check, is_blob, is_digest, is_id, is_name, is_one_of, is_text, is_whole
+from fedforget.store.parsing import parse_object
 
 
 class Stage(StrEnum):
@@ -55,12 +41,69 @@ class Basis(StrEnum):
     UNKNOWN = "unknown"
 
 
+def require_basis(basis: str) -> None:
+    if basis not in list(Basis):
+        raise InvalidInput(f"unknown basis {quoted(basis)}", hint=f"use one of: {', '.join(Basis)}")
+
+
 GUARANTEE_LAW = "law-and-path"
 GUARANTEE_PATH = "path"
 
 
+_MAC_BYTES = 16
+_NAME = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
+
+SCHEMA = f"""
+CREATE TABLE requests (
+    id TEXT PRIMARY KEY {check(is_name("id"))},
+    batch_id TEXT {check(is_name("batch_id"), optional="batch_id")},
+    place INTEGER NOT NULL {check(is_whole("place"))},
+    level TEXT NOT NULL {check(is_one_of("level", "sample", "client"))},
+    basis TEXT NOT NULL {check(is_one_of("basis", *Basis))},
+    state TEXT NOT NULL {check(is_one_of("state", *Stage))},
+    received TEXT NOT NULL {check(is_name("received"))},
+    deadline TEXT {check(is_name("deadline"), optional="deadline")},
+    reason TEXT {check(is_text("reason"), optional="reason")},
+    first_changed_step INTEGER {check(is_whole("first_changed_step", 1), optional="first_changed_step")},
+    recomputed_steps INTEGER {check(is_whole("recomputed_steps"), optional="recomputed_steps")},
+    steps_alone INTEGER {check(is_whole("steps_alone"), optional="steps_alone")},
+    guarantee TEXT {check(is_one_of("guarantee", GUARANTEE_LAW, GUARANTEE_PATH), optional="guarantee")},
+    model_round INTEGER {check(is_whole("model_round"), optional="model_round")},
+    model_digest TEXT {check(is_digest("model_digest"), optional="model_digest")},
+    model_mac BLOB {check(is_blob("model_mac", _MAC_BYTES), optional="model_mac")},
+    state_digest TEXT {check(is_digest("state_digest"), optional="state_digest")}
+) WITHOUT ROWID;
+CREATE TABLE waiting (
+    request TEXT PRIMARY KEY {check(is_name("request"))},
+    client NOT NULL {check(is_id("client"))},
+    sample {check(is_id("sample"), optional="sample")}
+) WITHOUT ROWID;
+CREATE TABLE intents (
+    batch_id TEXT PRIMARY KEY {check(is_name("batch_id"))},
+    stage TEXT NOT NULL {check(is_one_of("stage", *Stage))},
+    body TEXT NOT NULL {check(is_text("body"))}
+) WITHOUT ROWID;
+CREATE TABLE erased (
+    pseudonym BLOB NOT NULL {check(is_blob("pseudonym", _MAC_BYTES))},
+    sequence INTEGER NOT NULL {check(is_whole("sequence"))},
+    request TEXT NOT NULL {check(is_name("request"))},
+    returned INTEGER NOT NULL {check(is_whole("returned", 0, 1))},
+    PRIMARY KEY (pseudonym, sequence)
+) WITHOUT ROWID;
+CREATE TABLE keys (
+    mac BLOB PRIMARY KEY {check(is_blob("mac", _MAC_BYTES))},
+    body BLOB NOT NULL {check(is_blob("body", _MAC_BYTES))},
+    requests TEXT NOT NULL {check(is_text("requests"))}
+) WITHOUT ROWID;
+CREATE TABLE aliases (
+    id TEXT PRIMARY KEY {check(is_name("id"))},
+    request TEXT NOT NULL {check(is_name("request"))}
+) WITHOUT ROWID;
+"""
+
+
 def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
-    """Equality in law needs seeds nobody chose and requests that looked at nothing; path by path it always holds."""
+    """Equality in law needs seeds that no person chose and requests that looked at nothing; else it is path by path."""
     if new_seed:
         return GUARANTEE_LAW
     clean = seed_origin == "system" and not tainted and basis == Basis.EXOGENOUS
@@ -69,7 +112,7 @@ def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) ->
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What became of a request. ``client`` and ``sample`` come from the asker; the record keeps no ids."""
+    """What became of a request. ``client`` and ``sample`` come from the caller; the record keeps no ids."""
 
     id: str
     batch_id: str | None
@@ -98,8 +141,13 @@ class Receipt:
             return None
         return (datetime.fromisoformat(self.deadline) - (now or datetime.now(UTC))) / timedelta(days=1)
 
+    def is_overdue(self, now: datetime | None = None) -> bool:
+        """Whether it is open, and its deadline has passed."""
+        left = self.days_left(now)
+        return left is not None and left < 0
+
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "days_left": self.days_left()}
+        return {**asdict(self), "days_left": self.days_left(), "overdue": self.is_overdue()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,10 +173,11 @@ class Submission:
         key: str | None = None,
         new_seed: bool = False,
     ) -> Submission:
+        require_basis(basis)
         now = datetime.now(UTC)
         due = one_month_after(now) if deadline is None else _moment(deadline)
         if due <= now:
-            raise InvalidInput(f"the deadline {deadline} has passed", hint="give a day or a time to come")
+            raise InvalidInput(f"the deadline {shown(deadline)} has passed", hint="give a day or a time to come")
         if key is not None and not _is_text(key):
             raise InvalidInput("the idempotency key is empty", hint="give any text that is yours alone, or none")
         ids = tuple(_new_id() for _ in requests)
@@ -139,7 +188,7 @@ class Submission:
         return replace(self, received=min(self.received, _text(datetime.now(UTC))))
 
     def receipts(self) -> list[Receipt]:
-        """What can be told of requests that nobody has taken in yet."""
+        """What can be told of requests that are still in the inbox."""
         return [
             Receipt(
                 id=identifier,
@@ -166,12 +215,28 @@ class Submission:
 
     @classmethod
     def decode(cls, data: bytes) -> Submission:
-        raw = json.loads(data)
+        raw = parse_object(data)
         return cls(
             tuple(Request(client, sample) for client, sample in raw["requests"]),
-            str(raw["basis"]), str(raw["received"]), str(raw["deadline"]), tuple(map(str, raw["ids"])), raw["key"],
+            Basis(raw["basis"]), as_written(raw["received"]), as_written(raw["deadline"]), _names(raw), raw["key"],
             bool(raw.get("urgent")),
         )  # fmt: skip
+
+
+def as_written(text: Any) -> str:
+    """A time in the one spelling that the record has; anything else is a ValueError."""
+    if not isinstance(text, str) or _text(datetime.fromisoformat(text).astimezone(UTC)) != text:
+        raise ValueError(f"{text!r:.40} is not a time")
+    return text
+
+
+def _names(raw: Mapping[str, Any]) -> tuple[str, ...]:
+    """The ids of a submission, one for each request."""
+    ids = tuple(raw["ids"])
+    sound = all(isinstance(each, str) and _NAME.fullmatch(each) for each in ids) and len(set(ids)) == len(ids)
+    if not sound or not 0 < len(ids) == len(raw["requests"]) or not (raw["key"] is None or _is_text(raw["key"])):
+        raise ValueError("its ids or its key cannot be right")
+    return ids
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,6 +269,11 @@ class Intent:
     ) -> Intent:
         return cls("b-" + secrets.token_hex(8), ids, decision, reseed, joining)
 
+    @property
+    def is_anew(self) -> bool:
+        """Whether nothing goes or comes: all rounds are only computed again."""
+        return not self.ids and not self.joining and self.reseed is None
+
     def encode(self) -> str:
         decision = self.decision
         return json.dumps(
@@ -228,23 +298,26 @@ class Intent:
 
     @classmethod
     def decode(cls, batch_id: str, body: str) -> Intent:
-        raw = json.loads(body)
+        raw = parse_object(body)
         decision = Decision(
             requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
-            first_changed_steps=tuple(raw["first_changed_steps"]),
-            leaving=tuple(raw["leaving"]),
-            goal=raw["goal"],
-            rewind_to=raw["rewind_to"],
+            first_changed_steps=tuple(None if step is None else _count(step) for step in raw["first_changed_steps"]),
+            leaving=tuple(map(canonical_id, raw["leaving"])),
+            goal=_count(raw["goal"]),
+            rewind_to=_count(raw["rewind_to"]),
         )
+        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
+            raise ValueError("its requests, steps and ids are not as many")
         joining = tuple(
             Newcomer(
-                client,
+                canonical_id(client),
                 None if seed is None else Seed(*map(bytes.fromhex, seed)),
-                tuple((sample, bytes.fromhex(content)) for sample, content in samples),
+                tuple((canonical_id(sample), bytes.fromhex(content)) for sample, content in samples),
             )
             for client, seed, samples in raw.get("joining", ())
         )
-        return cls(batch_id, tuple(raw["ids"]), decision, raw["reseed"], joining)
+        reseed = None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]).hex()
+        return cls(batch_id, tuple(map(str, raw["ids"])), decision, reseed, joining)
 
 
 def one_month_after(moment: datetime) -> datetime:
@@ -264,12 +337,18 @@ def _moment(text: str) -> datetime:
         return found.astimezone(UTC)
     except (ValueError, TypeError, OverflowError) as error:
         raise InvalidInput(
-            f"{text!r} is neither a day nor a time", hint="write 2027-01-31 or 2027-01-31T12:00+01:00"
+            f"{quoted(text)} is neither a day nor a time", hint="write 2027-01-31 or 2027-01-31T12:00+01:00"
         ) from error
 
 
 def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r:.40} is not a whole number from 0")
+    return value
 
 
 def _is_text(value: Any) -> bool:

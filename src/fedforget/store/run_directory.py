@@ -14,42 +14,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from fedforget.errors import (
-    CommitsLost,
-    FedForgetError,
-    RunBusy,
-    RunDamaged,
-    StorageFailed,
-    UnfinishedRequest,
-)
-from fedforget.store import client_store, plan_file, record, server_store, wal, wholeness
+from fedforget.errors import CommitsLost, FedForgetError, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.store import advice, client_store, plan_file, record, server_store, wal, wholeness
 from fedforget.store.client_store import ClientStore
 from fedforget.store.database import Database
-from fedforget.store.files import TEMPORARY, digest, storage_errors, write_durably
+from fedforget.store.door import Door, chunks
+from fedforget.store.files import TEMPORARY, digest, new_hasher, storage_errors, write_durably
+from fedforget.store.frozen import JOURNAL, require
 from fedforget.store.inbox import Inbox
-from fedforget.store.lock import RunLock, looking, somebody_works, undisturbed
+from fedforget.store.lock import RunLock, at_rest, looking, undisturbed
 from fedforget.store.model_files import ModelFiles
+from fedforget.store.pages import PAGE, header_problem
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
-from fedforget.store.validation import (
-    require_schema,
-    validate_clients,
-    validate_record,
-    validate_seeds,
-    validate_server,
-)
+from fedforget.store.validation import validate_clients, validate_record, validate_seeds, validate_server
 from fedforget.store.write_behind import WriteBehind
 
 SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
-RECORD_FORMAT: Mapping[str, Any] = {"version": record.VERSION, "migrations": record.MIGRATIONS}
-
 _LARGE = 2**20  # bytes of a model that takes a while to write
 
 
@@ -80,12 +67,13 @@ class OpenRun:
 
     def replace_plan(self, file: PlanFile) -> None:
         """New seeds bring a new commitment; nothing else of a plan ever changes."""
-        write_durably(self.path / plan_file.NAME, file.encode())
+        write_durably(self.path / plan_file.NAME, file.encode(), mode=0o600)
         self.file = file
 
 
 def is_run(path: Path) -> bool:
-    return (path / plan_file.NAME).exists()
+    with storage_errors(path):
+        return os.path.lexists(path / plan_file.NAME)
 
 
 @contextlib.contextmanager
@@ -98,12 +86,7 @@ def writing(path: Path) -> Iterator[OpenRun]:
 
 @contextlib.contextmanager
 def _working(path: Path) -> Iterator[OpenRun]:
-    run = _open(path)
-    with _closed_on_failure(run):
-        if not (path / MODELS).is_dir():
-            raise RunDamaged(f"{path / MODELS} is missing", hint="restore it from a backup; see `fedforget doctor`")
-        if run.crashed:
-            run.require_whole()
+    run = _checked_for_work(path)
     behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
     try:
         with undisturbed(path):
@@ -127,31 +110,52 @@ def _working(path: Path) -> Iterator[OpenRun]:
     _leave(run, suppress=False, seal=True)
 
 
+def _checked_for_work(path: Path) -> OpenRun:
+    """The run as a look finds it, complete, before SQLite opens any file of it to write."""
+    with looking(path):
+        run = _open(path)
+        with _closed_on_failure(run):
+            if run.crashed:
+                run.require_whole()
+            run.inbox.names()
+            for name in (SERVER, CLIENTS, RECORD):
+                Door(path).require_own(name)
+    return run
+
+
 @contextlib.contextmanager
 def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iterator[OpenRun]:
-    """Open a run to look at it. ``settled``: only if nobody works on it and no request waits to be finished.
+    """Open a run to look at it; writes nothing. ``settled``: only if no process works on it and no request is pending.
 
-    ``trusting``: whoever looks checks the seeds himself, and wants to say what is wrong with them; who looks at a run
-    that is not settled relies on nothing.
+    ``trusting``: the caller checks the seeds itself and reports every mismatch. A run that is not settled is only
+    described, so nothing relies on them there either.
     """
     trusting = trusting or not settled
     PlanFile.read(path)  # says so if there is no run
-    with RunLock(path) if settled and _can_change(path) else looking(path):
-        run = _open(path, trusting=trusting, snapshot=not settled)
-        if settled and not run.record.seals.all():
-            _close(run)
-            with contextlib.suppress(*((RunDamaged,) if trusting else ())), _working(path):
-                pass  # takes away what a crash left
-            run = _open(path, trusting=trusting)
+    with at_rest(path) if settled else contextlib.nullcontext(), looking(path):
+        run = _open(path, trusting=trusting)
         try:
             if settled and run.record.batches.pending():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
-                    hint=f"finish it with `fedforget train {path}`, or by asking for it again",
+                    hint=f"finish it with {advice.train(path)}, or by asking for it again",
                 )
+            if settled and run.crashed:
+                with contextlib.suppress(*((RunDamaged,) if trusting else ())):
+                    run.require_whole()
+                _rewind_privately(run)
             yield run
         finally:
             _close(run)
+
+
+def _rewind_privately(run: OpenRun) -> None:
+    """Without the uses of a round that was never committed, which the next process to work takes back on disk."""
+    done = run.server.rounds_done
+    last = run.server.steps_of(done)
+    if run.clients.last_noted_step() > last or run.clients.last_witnessed_round() > done:
+        run.clients.database.make_private()
+        run.clients.rewind(done, last)
 
 
 @contextlib.contextmanager
@@ -163,114 +167,89 @@ def _closed_on_failure(run: OpenRun) -> Iterator[None]:
         raise
 
 
-def _can_change(path: Path) -> bool:
-    """Nobody works on a file system that is read-only, so there is nobody to keep out."""
-    return not os.statvfs(path).f_flag & os.ST_RDONLY
-
-
 def _close(run: OpenRun) -> None:
     for database in run.databases():
         database.close()
 
 
-def _open(path: Path, *, trusting: bool = False, snapshot: bool = False) -> OpenRun:
+def _open(path: Path, *, trusting: bool = False) -> OpenRun:
+    """Every part of a run as it is now, checked. The caller holds ``looking``."""
     file = PlanFile.read(path)
-    with storage_errors(path):
-        if snapshot:
-            _check_idle_logs(path)
-        else:
-            check_logs(path)
-    with contextlib.ExitStack() as opened:
+    with contextlib.ExitStack() as opened, storage_errors(path):
 
-        def opened_database(name: str, **kind: Any) -> Database:
-            database = Database(path / name, **kind)
+        def opened_database(name: str, schema: str) -> Database:
+            database = Database(path / name, schema)
             opened.callback(database.close)
-            if snapshot:
-                database.begin_reading()
             return database
 
-        trail = Record(opened_database(RECORD, **RECORD_FORMAT))
-        require_schema(trail.database, record.SCHEMA)
-        with storage_errors(path):
-            _check_seals(path, trail)
-        server_database, clients_database = opened_database(SERVER), opened_database(CLIENTS)
-        if not trail.seals.all():
-            require_schema(server_database, server_store.SCHEMA)
-            require_schema(clients_database, client_store.SCHEMA)
-            validate_record(trail.database)
-            validate_server(server_database, file.plan.rounds)
-            validate_clients(clients_database)
-            if not trusting and not trail.batches.pending():  # else new seeds may be half way in
-                validate_seeds(server_database, clients_database, file.server_commitment)
+        _require_models(path)
+        trail = Record(opened_database(RECORD, record.SCHEMA))
+        validate_record(trail.database)
+        _check_seals(path, trail)
+        server_database = opened_database(SERVER, server_store.SCHEMA)
+        clients_database = opened_database(CLIENTS, client_store.SCHEMA)
+        validate_server(server_database, file.plan)
+        validate_clients(clients_database)
+        crashed, pending = not trail.seals.all(), trail.batches.pending()
+        if crashed and not trusting and not pending:  # else new seeds may be half way in
+            validate_seeds(server_database, clients_database, file.server_commitment)
         server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
-        clients = ClientStore(clients_database)
-        with storage_errors(path / plan_file.NAME):
-            plan_digest = digest((path / plan_file.NAME).read_bytes())
-        if server.plan_digest != plan_digest and not trail.batches.pending():
+        if server.plan_digest != digest(plan_file.read_bytes(path)) and not pending:
             raise RunDamaged(
                 f"{path / plan_file.NAME} is not the plan this run began with",
                 hint="restore it from a backup; a plan is never changed",
             )
         opened.pop_all()
-    return OpenRun(path, file, server, clients, trail, Inbox(path), crashed=not trail.seals.all())
+    return OpenRun(path, file, server, ClientStore(clients_database), trail, Inbox(path), crashed)
 
 
-def _check_idle_logs(path: Path) -> None:
-    """As ``check_logs``, for who looks: a log is looked into only if nobody is just writing it.
-
-    Opening a database folds its log in as far as it can be read, and deletes it: what a crash left must be whole first.
-    """
-    try:
-        if any(wal.has_content(path / name) for name in (RECORD, SERVER, CLIENTS)) and not somebody_works(path):
-            check_logs(path)
-    except RunDamaged:
-        if not somebody_works(path):  # else somebody began to work meanwhile
-            check_logs(path)
-
-
-def check_logs(path: Path) -> None:
-    """Refuse a run whose write-ahead logs are not as they were written."""
-    for name in (RECORD, SERVER, CLIENTS):
-        problem = wal.problem_of(path / name)
-        if problem is not None:
-            raise RunDamaged(problem, hint="restore the whole run directory from a backup; see `fedforget doctor`")
+def _require_models(path: Path) -> None:
+    if not Door(path, MODELS).is_there():
+        raise RunDamaged(f"{path / MODELS} is missing", hint="restore it from a backup; see `fedforget doctor`")
 
 
 def logs_beside(path: Path) -> list[str]:
-    """Logs of the function's databases: there while somebody works, and after a crash."""
+    """Logs of the function's databases: there while a process works, and after a crash."""
     return [name + wal.SUFFIX for name in (SERVER, CLIENTS) if wal.has_content(path / name)]
 
 
 def _check_seals(path: Path, trail: Record) -> None:
     """What was closed properly must be found as it was left."""
     seals = trail.seals.all()
-    if seals and logs_beside(path) and trail.seals.all() == seals:  # seals are broken before the first commit
+    if not seals:
+        return
+    if logs := logs_beside(path):  # seals are broken before the first commit
         raise CommitsLost(
-            f"{path / RECORD} has lost commits: it knows nothing of {logs_beside(path)[0]}",
+            f"{path / RECORD} has lost commits: it knows nothing of {logs[0]}",
             hint="restore the whole run directory from a backup; see `fedforget doctor`",
         )
-    if seals and seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
-        raise RunDamaged(
-            f"{path / RECORD} is damaged: its seals are not those of a run",
-            hint="restore it from a backup; see `fedforget doctor`",
-        )
     problem = _broken_seal(path, trail, seals)
-    if problem is not None and trail.seals.all() == seals:  # else somebody began to work meanwhile
+    if problem is not None:
         raise RunDamaged(problem, hint="restore it from a backup; see `fedforget doctor`")
 
 
 def _broken_seal(path: Path, trail: Record, seals: dict[str, str]) -> str | None:
-    if not seals:
-        return None
+    if seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
+        return f"{path / RECORD} is damaged: its seals are not those of a run"
     if trail.seals.content_digest() != seals[OWN_SEAL]:  # the record vouches for the rest
         return f"{path / RECORD} is damaged: it is not what it was when the run was last closed"
     for name in (CLIENTS, SERVER):
-        if not (path / name).is_file():
+        if Door(path).status(name) is None:
             return f"{path / name} is missing"
-    unlike = [name for name in (CLIENTS, SERVER) if digest((path / name).read_bytes()) != seals[name]]
+    unlike = [name for name in (CLIENTS, SERVER) if digest_of(path, name) != seals[name]]
     if len(unlike) > 1:
         return misfit(path)
     return f"{path / unlike[0]} is damaged: it is not what it was when the run was last closed" if unlike else None
+
+
+def digest_of(path: Path, name: str) -> str:
+    """The digest of a database of a run, read piece by piece; refused if its size is not what its header says."""
+    hasher = new_hasher()
+    with Door(path).opened(name) as file:
+        require(path / name, header_problem(os.pread(file, PAGE, 0), os.fstat(file).st_size))
+        for chunk in chunks(file):
+            hasher.update(chunk)
+    return hasher.hexdigest()
 
 
 def misfit(path: Path) -> str:
@@ -289,12 +268,14 @@ def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:
 def _clean(run: OpenRun) -> None:
     """Take away what a crash left: temporary files, models no round refers to, uses of rounds never committed."""
     with storage_errors(run.path):
-        for leftover in run.path.glob("*" + TEMPORARY):
-            if not leftover.is_dir():  # which is nobody's of ours
+        for name in (*Door(run.path).names(TEMPORARY), *Door(run.path).names(TEMPORARY + JOURNAL)):
+            leftover = run.path / name
+            if leftover.is_symlink() or not leftover.is_dir():  # FedForget makes no directory of that name
                 leftover.unlink()
     run.inbox.clean()
     run.server.models.keep_only(run.server.kept().values())
-    run.clients.rewind(run.server.stored_rounds_done() * run.file.plan.local_steps)
+    rounds_done = run.server.stored_rounds_done()
+    run.clients.rewind(rounds_done, run.server.steps_of(rounds_done))
 
 
 def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
@@ -316,7 +297,7 @@ def _close_all(run: OpenRun, *, seal: bool) -> FedForgetError | None:
         try:
             if seal and database is run.record.database and failure is None:
                 with storage_errors(run.path):
-                    run.record.seals.set({name: digest((run.path / name).read_bytes()) for name in (SERVER, CLIENTS)})
+                    run.record.seals.set({name: digest_of(run.path, name) for name in (SERVER, CLIENTS)})
             database.close_canonical()
         except (StorageFailed, RunDamaged) as error:
             database.close()

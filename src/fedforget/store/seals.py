@@ -5,9 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
+from fedforget.store.columns import check, is_name
 from fedforget.store.database import Database
 
-SCHEMA = "CREATE TABLE seals (file TEXT PRIMARY KEY, digest TEXT NOT NULL) WITHOUT ROWID;"
+SCHEMA = f"""
+CREATE TABLE seals (
+    file TEXT PRIMARY KEY {check(is_name("file"))},
+    digest TEXT NOT NULL {check(is_name("digest"))}
+) WITHOUT ROWID;
+"""
 OWN_SEAL = "record"
 
 

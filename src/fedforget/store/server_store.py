@@ -6,19 +6,39 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
 from fedforget.errors import RunDamaged
+from fedforget.store.columns import check, is_blob, is_digest, is_id, is_one_of, is_text, is_whole
 from fedforget.store.database import Database
 from fedforget.store.model_files import ModelFiles
+from fedforget.store.parsing import parse_object
 
-SCHEMA = """
-CREATE TABLE server (key TEXT PRIMARY KEY, value NOT NULL) WITHOUT ROWID;
-CREATE TABLE roster (client PRIMARY KEY, commitment BLOB NOT NULL, first_round INTEGER) WITHOUT ROWID;
-CREATE TABLE rounds (round INTEGER PRIMARY KEY, model TEXT NOT NULL);
+SCHEMA = f"""
+CREATE TABLE server (
+    key TEXT PRIMARY KEY, value NOT NULL,
+    CHECK (CASE key
+        WHEN 'seed' THEN {is_blob("value", SEED_BYTES)}
+        WHEN 'nonce' THEN {is_blob("value", SEED_BYTES)}
+        WHEN 'seed_origin' THEN {is_one_of("value", "given", "system")}
+        WHEN 'plan_digest' THEN {is_digest("value")}
+        WHEN 'rounds_done' THEN {is_whole("value")}
+        WHEN 'work' THEN {is_text("value")}
+        ELSE 0 END)
+) WITHOUT ROWID;
+CREATE TABLE roster (
+    client PRIMARY KEY {check(is_id("client"))},
+    commitment BLOB NOT NULL {check(is_blob("commitment", SEED_BYTES))},
+    first_round INTEGER {check(is_whole("first_round", 1), optional="first_round")}
+) WITHOUT ROWID;
+CREATE TABLE rounds (
+    round INTEGER PRIMARY KEY {check(is_whole("round"))},
+    model TEXT NOT NULL {check(is_digest("model"))}
+);
 """
 
 
@@ -141,7 +161,12 @@ class ServerStore:
     def work(self) -> dict[str, str]:
         """How far it is with the batches that were begun: the record must know of each."""
         rows = self.database.rows("SELECT value FROM server WHERE key = ?", (WORK,))
-        return dict(json.loads(rows[0][0])) if rows else {}
+        try:
+            return {str(batch): str(how_far) for batch, how_far in parse_object(rows[0][0]).items()} if rows else {}
+        except ValueError as error:
+            raise RunDamaged(
+                f"{self.database.path} is damaged: its {WORK} cannot be read: {error}", hint="restore it from a backup"
+            ) from error
 
     def begin_work(self, batch: str) -> None:
         """Before anything changes. The next rewind is for this batch."""

@@ -27,6 +27,8 @@ def canonical_export(run: OpenRun) -> Iterator[bytes]:
         contents, first_steps = clients.contents(client), clients.first_steps(client)
         for sample in IdSet(contents):
             yield _line("sample", client, sample, contents[sample].hex(), first_steps.get(sample))
+        for round_, witness in clients.witnesses(client).items():
+            yield _line("witness", client, round_, witness.hex())
 
 
 def state_digest(run: OpenRun) -> str:

@@ -1,38 +1,16 @@
-"""Whether a run without seals (after a crash, or altered) holds values that can be what they should be.
+"""Whether the rows of a run can be what they should be, beyond what the constraints of its columns say.
 
-Types and shapes only: whether they are the right ones is for ``verify`` to say.
+Whether they are the right ones is for ``verify`` to say.
 """
 
 from __future__ import annotations
 
-import contextlib
-import re
-import sqlite3
-from collections.abc import Iterable
-from typing import Any
-
-from fedforget.algorithm.draws import SEED_BYTES
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import InvalidId, RunDamaged
+from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.store.database import Database
-from fedforget.store.requests import Stage
-
-_DIGEST = re.compile(r"[0-9a-f]{64}")
-
-
-_COLUMNS = (
-    'SELECT t.name, c.name, c.type, c."notnull", c.pk FROM sqlite_schema t, pragma_table_info(t.name) c '
-    "WHERE t.type = 'table' ORDER BY t.name, c.cid"
-)
-
-
-def require_schema(database: Database, schema: str) -> None:
-    """No seal covers the names of columns, and most commands need only some of them."""
-    with contextlib.closing(sqlite3.connect(":memory:")) as expected:
-        expected.executescript(schema)
-        sound = database.rows(_COLUMNS) == expected.execute(_COLUMNS).fetchall()
-    _require(database, sound, "one of its tables or columns")
+from fedforget.store.policy import Policy
+from fedforget.store.requests import as_written
 
 
 def validate_seeds(server: Database, clients: Database, committed: bytes) -> None:
@@ -44,42 +22,37 @@ def validate_seeds(server: Database, clients: Database, committed: bytes) -> Non
         _require(clients, Seed(seed, nonce).commitment == commitments.get(client), f"the seed of client {client!r}")
 
 
-def validate_server(database: Database, rounds: int) -> None:
+def validate_server(database: Database, plan: Plan) -> None:
     values = dict(database.rows("SELECT key, value FROM server"))
-    done = values.get("rounds_done")
-    _require(database, isinstance(done, int) and 0 <= done <= rounds, "rounds_done")
-    for key in ("seed", "nonce"):
-        _require(database, _is_seed(values.get(key)), key)
-    for key in ("seed_origin", "plan_digest"):
-        _require(database, isinstance(values.get(key), str), key)
-    for client, commitment, first in database.rows("SELECT client, commitment, first_round FROM roster"):
-        _require(database, _is_id(client) and isinstance(commitment, bytes) and _is_when(first), f"client {client!r}")
-    kept = dict(database.rows("SELECT round, model FROM rounds"))
-    for round_, model in kept.items():
-        _require(database, isinstance(model, str) and bool(_DIGEST.fullmatch(model)), f"round {round_!r}")
-    _require(database, 0 in kept and done in kept, "the models of its first and last round")
+    for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"):
+        _require(database, key in values, key)
+    done = values["rounds_done"]
+    _require(database, done <= plan.rounds, "rounds_done")
+    [(count,)] = database.rows("SELECT count(*) FROM rounds")
+    _require(database, count == plan.kept_count(done), "the number of its models")
+    kept = [round_ for (round_,) in database.rows("SELECT round FROM rounds ORDER BY round")]
+    _require(database, kept[-1] == done, "the model of its last round")
+    _require(database, all(plan.is_kept(round_, done) for round_ in kept), "the rounds whose models are kept")
 
 
 def validate_clients(database: Database) -> None:
-    known = set()
-    for client, seed, nonce in database.rows("SELECT client, seed, nonce FROM clients"):
-        _require(database, _is_id(client) and _is_seed(seed) and _is_seed(nonce), f"client {client!r}")
-        known.add(client)
-    filled = set()
-    for client, sample, content, first in database.rows("SELECT client, sample, content, first_step FROM samples"):
-        sound = client in known and _is_id(sample) and isinstance(content, bytes) and _is_when(first)
-        _require(database, sound, f"sample {sample!r} of client {client!r}")
-        filled.add(client)
-    _require(database, filled == known, "the samples of a client")
+    strangers = "SELECT 1 FROM samples WHERE client NOT IN (SELECT client FROM clients) LIMIT 1"
+    empty = "SELECT 1 FROM clients WHERE client NOT IN (SELECT client FROM samples) LIMIT 1"
+    _require(database, not database.rows(strangers) and not database.rows(empty), "the samples of a client")
 
 
 def validate_record(database: Database) -> None:
     values = dict(database.rows("SELECT key, value FROM record"))
-    _require(database, _is_seed(values.get("key")), "key")
-    _require(database, values.get("tainted") in (0, 1), "tainted")
-    stages: Iterable[tuple[Any, ...]] = database.rows("SELECT stage FROM intents UNION ALL SELECT state FROM requests")
-    for (stage,) in stages:
-        _require(database, stage in list(Stage), f"stage {stage!r}")
+    for key in ("key", "tainted"):
+        _require(database, key in values, key)
+    _require(database, bool(database.rows("SELECT 1 FROM events LIMIT 1")), "the trail of events")
+    if "policy" in values:
+        _require(database, _is_policy(values["policy"]), "policy")
+    times = database.rows("SELECT received FROM requests UNION SELECT deadline FROM requests")
+    _require(database, all(_is_time(time) for (time,) in times if time is not None), "the time of a request")
+    lost = "SELECT 1 FROM {0} WHERE {1} NOT IN (SELECT id FROM requests) LIMIT 1"
+    for table, column in (("waiting", "request"), ("erased", "request"), ("aliases", "request")):
+        _require(database, not database.rows(lost.format(table, column)), f"a request in {table}")
 
 
 def _require(database: Database, holds: bool, what: str) -> None:
@@ -90,16 +63,17 @@ def _require(database: Database, holds: bool, what: str) -> None:
         )
 
 
-def _is_seed(value: object) -> bool:
-    return isinstance(value, bytes) and len(value) == SEED_BYTES
-
-
-def _is_when(value: object) -> bool:
-    return value is None or (isinstance(value, int) and value >= 1)
-
-
-def _is_id(value: object) -> bool:
+def _is_policy(text: str) -> bool:
     try:
-        return canonical_id(value) == value
-    except InvalidId:
+        Policy.decode(text)
+    except (ValueError, OverflowError, InvalidInput):
         return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    try:
+        as_written(text)
+    except (ValueError, OverflowError):
+        return False
+    return True

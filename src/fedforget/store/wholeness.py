@@ -19,6 +19,9 @@ from fedforget.store.record import Record
 from fedforget.store.requests import Intent, Stage
 from fedforget.store.server_store import REWOUND, ServerStore
 
+_MOST_DRAWN = 10**8  # priorities
+_A_SLOT = 1000  # priorities that take as long as a slot takes beside its own
+
 
 def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> None:
     """To be asked before anything that a crash left is tidied up."""
@@ -62,11 +65,24 @@ def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) 
 
 def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
     """Uses are noted before the round that made them is committed, and one round at a time."""
-    if clients.last_noted_step() > server.steps_of(server.rounds_done + 1):
+    ahead = clients.last_noted_step() > server.steps_of(server.rounds_done + 1)
+    if ahead or clients.last_witnessed_round() > server.rounds_done + 1:
         raise _lost(server.database, "it is behind what the clients have noted")
+    if _witness_is_missing(server, clients):
+        raise _lost(clients.database, "it lacks a witness of the rounds that were committed")
     uses = _Uses(server, clients)
     if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
         raise _lost(clients.database, "its first uses are not those of the rounds that were committed")
+
+
+def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
+    """Commits are lost from the end: look at the last round that has witnesses."""
+    plan, done = server.plan, server.rounds_done
+    if not done or not len(server.roster) or plan.clients_per_round * (len(server.roster) + _A_SLOT) > _MOST_DRAWN:
+        return False
+    last = max((round_ + 1 for round_ in server.kept() if round_ < done), default=1)
+    slots = draw_clients_with_replacement(PrfPriorities(server.seed.value), server.roster, last, plan.clients_per_round)
+    return any(last not in clients.witnesses(client) for client in set(slots))
 
 
 class _Uses:
@@ -78,8 +94,16 @@ class _Uses:
         self._known: dict[Id, tuple[PrfPriorities, IdSet, dict[Id, int]]] = {}
 
     def end_is_missing(self) -> bool:
-        """Commits are lost from the end: look back as far as the last round that noted anything."""
-        for round_ in range(self._server.rounds_done, 0, -1):
+        """Commits are lost from the end: look back as far as the last round that noted anything.
+
+        Where every sample was used, none can be missing. What a round draws is bounded, and so is how many are drawn.
+        """
+        if not self._clients.has_unused():
+            return False
+        done = self._server.rounds_done
+        since = self._plan.round_of(max(1, self._clients.last_noted_step(self._server.steps_of(done))))
+        latest = min(done, since + self._affordable() - 1)
+        for round_ in range(latest, since - 1, -1):
             found = False
             for client, sample, step in self._of_round(round_):
                 first = self._about(client)[2].get(sample)
@@ -92,9 +116,10 @@ class _Uses:
 
     def differ_after(self, round_: int) -> bool:
         """After a rewind to this round, what was noted before it may have come back."""
-        since, until = self._server.steps_of(round_), self._server.steps_of(self._server.rounds_done)
+        latest = min(self._server.rounds_done, round_ + self._affordable())  # ``verify`` derives them all
+        since, until = self._server.steps_of(round_), self._server.steps_of(latest)
         expected: dict[tuple[Id, Id], int] = {}
-        for later in range(round_ + 1, self._server.rounds_done + 1):
+        for later in range(round_ + 1, latest + 1):
             for client, sample, step in self._of_round(later):
                 first = self._about(client)[2].get(sample)
                 if first is None or first > since:
@@ -106,6 +131,13 @@ class _Uses:
             if since < first <= until
         }
         return noted != expected
+
+    def _affordable(self) -> int:
+        """So many rounds can be drawn again within seconds; a plan may say that a round draws without end."""
+        plan, clients = self._plan, len(self._server.roster)
+        largest = max(self._clients.sizes().values(), default=1)
+        slots, batches = plan.clients_per_round * (clients + _A_SLOT), plan.local_steps * (largest + _A_SLOT)
+        return _MOST_DRAWN // (slots + min(plan.clients_per_round, clients) * batches + 1)
 
     def _of_round(self, round_: int) -> Iterator[tuple[Id, Id, int]]:
         plan = self._plan

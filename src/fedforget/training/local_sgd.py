@@ -14,12 +14,13 @@ from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
-from fedforget.algorithm.ports import LocalRound, SampleSource
+from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.dense import Gradient, Products, dense_tail
 from fedforget.training.shelves import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, copied, float_type, load_weights, views_of
+from fedforget.training.witness import LocalModelChecksum
 
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
@@ -46,6 +47,7 @@ class TorchLearner:
         self._data = data
         self._tail = dense_tail(module) if loss is None else None
         self._shelves = Shelves(data, float_type(module))
+        self._checksum = LocalModelChecksum(module, self._parameters)
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
         """Lay the clients' samples out in memory that processes forked from this one share."""
@@ -58,7 +60,7 @@ class TorchLearner:
         moving = self._parameters if self._settings.momentum else []
         return _handed_over(model, [parameter.detach() for parameter in moving])
 
-    def train(self, work: LocalRound) -> Weights:
+    def train(self, work: LocalRound) -> Trained:
         """θ_k^(t) after E steps from θ^(t-1)."""
         if work.halfway is None or self._settings.prox:
             load_weights(self._module, work.model)
@@ -69,17 +71,19 @@ class TorchLearner:
             load_weights(self._module, model)
         self._pristine.restore()
         self._module.train()
-        self._run_steps(work, start, velocities)
+        checksum = self._run_steps(work, start, velocities)
         outcome = views_of(self._module)
         _require_same_tensors(outcome, work)
         if work.unfinished:
-            return copied(_handed_over(outcome, velocities), work.into)
+            return Trained(copied(_handed_over(outcome, velocities), work.into), checksum)
         if not all(map(_is_finite, self._parameters)):
             raise self._not_finite(work, len(work.rows) - 1)
-        return copied(outcome, work.into)
+        return Trained(copied(outcome, work.into), checksum)
 
     @torch.no_grad()
-    def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> None:
+    def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> bytes | None:
+        """Take the steps; returns the checksum after the one that the witness is about, if it is among them."""
+        checksum, witnessed = None, work.witness_after - work.done - 1
         for index, ((x, y), stream) in enumerate(zip(self._shelves.batches(work), work.streams, strict=True)):
             if self._has_batch_norm and len(x) == 1:
                 raise TrainingFailed(
@@ -87,9 +91,13 @@ class TorchLearner:
                     hint="use a larger batch size, give every client two samples, or use GroupNorm",
                 )
             loss, gradients = self._loss_and_gradients(x, y, stream)
-            if not math.isfinite(loss.item()):
+            value = loss.item()
+            if not math.isfinite(value):
                 raise self._not_finite(work, index)
             self._step(gradients, start, velocities)
+            if index == witnessed:
+                checksum = self._checksum.after(value)
+        return checksum
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
         tail, module = self._tail, self._module
@@ -104,6 +112,7 @@ class TorchLearner:
             module = tail.after
         with torch.enable_grad():
             loss = self._loss(module(x), y)
+        _require_one_number(loss)
         return loss, torch.autograd.grad(loss, self._parameters, allow_unused=True)
 
     def _step(self, found: Sequence[Gradient | None], start: list[Tensor], velocities: list[Tensor]) -> None:
@@ -156,6 +165,15 @@ class TorchLearner:
             f"the loss became NaN or infinite at {_where(work, index)}",
             hint="the round was not committed; look at its samples, forget it with `--basis model-informed` "
             '(in Python basis="model-informed": a draw gave it away), or lower the learning rate in a new run',
+        )
+
+
+def _require_one_number(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        found = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise InvalidInput(
+            f"the loss function returns {found}, not one number",
+            hint="return a tensor with the mean over the batch (reduction='mean')",
         )
 
 

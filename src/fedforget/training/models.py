@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import nn
 
 from fedforget.errors import PlanRefused
+from fedforget.training.identity import structure_of
 from fedforget.training.streams import own_streams, start_stream
 
 
@@ -30,8 +32,23 @@ MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 }
 
 
+_LARGEST = 2**16  # of a layer
+
+
 def build_model(settings: Mapping[str, object], seed: bytes) -> nn.Module:
     """The model that a plan names, its initial weights a function of the seed."""
+    with own_streams():
+        start_stream(seed)
+        return _made(settings)
+
+
+def structure_of_settings(settings: Mapping[str, object]) -> dict[str, str]:
+    """The tensors that a model would have; takes no memory for them."""
+    with torch.device("meta"):
+        return structure_of(_made(settings))
+
+
+def _made(settings: Mapping[str, object]) -> nn.Module:
     name = settings.get("name")
     if name not in MODELS:
         raise PlanRefused(f"unknown model {name!r}", hint=f"the models are: {', '.join(MODELS)}")
@@ -39,6 +56,7 @@ def build_model(settings: Mapping[str, object], seed: bytes) -> nn.Module:
     missing = [key for key in keys if key not in settings]
     if missing:
         raise PlanRefused(f"the model {name} lacks its {', '.join(missing)}", hint="give whole numbers from 1")
-    with own_streams():
-        start_stream(seed)
-        return make(*(int(str(settings[key])) for key in keys))
+    sizes = [settings[key] for key in keys]
+    if not all(isinstance(size, int) and 1 <= size <= _LARGEST for size in sizes):
+        raise PlanRefused(f"the model {name} cannot have these sizes", hint=f"give whole numbers from 1 to {_LARGEST}")
+    return make(*sizes)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import LocalRound, SampleSource
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, shown
 
 Pair = tuple[Tensor, Tensor]
 _ALIGNMENT = 64  # bytes: where PyTorch lets tensors begin
@@ -70,7 +70,8 @@ class Shelves:
             return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
         except RuntimeError as error:
             raise InvalidInput(
-                f"the samples of client {client} differ in shape", hint="pad or crop them to one shape, in a new run"
+                f"the samples of client {shown(client)} differ in shape",
+                hint="pad or crop them to one shape, in a new run",
             ) from error
 
 

@@ -21,16 +21,3 @@ def own_streams() -> Iterator[None]:
         yield
     finally:
         torch.set_rng_state(before)
-
-
-@contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """The same arithmetic everywhere: a matrix product differs in its last bits between one thread and two."""
-    threads, precision = torch.get_num_threads(), torch.get_float32_matmul_precision()
-    torch.set_num_threads(1)
-    torch.set_float32_matmul_precision("highest")
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
-        torch.set_float32_matmul_precision(precision)

@@ -27,7 +27,7 @@ def weights_of(module: nn.Module) -> Weights:
 def views_of(module: nn.Module) -> Weights:
     """Every parameter and buffer of the module, as they will go on to change."""
     weights = {}
-    for name, tensor in _tensors_of(module).items():
+    for name, tensor in tensors_of(module).items():
         if tensor.dtype not in _STORABLE:
             raise InvalidInput(
                 f"the tensor {name!r} of the model is {tensor.dtype}", hint="use float16, float32 or float64"
@@ -38,9 +38,15 @@ def views_of(module: nn.Module) -> Weights:
     return weights
 
 
-def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
+    """Everything that a module stores, by name."""
     tensors = module.state_dict()
     for name, tensor in tensors.items():
+        if not isinstance(tensor, torch.Tensor):
+            raise InvalidInput(
+                f"the model stores a {type(tensor).__name__} as {name!r}",
+                hint="keep extra state out of `get_extra_state`, or make it tensors: register_buffer(...)",
+            )
         if nn.parameter.is_lazy(tensor):
             raise InvalidInput(
                 f"the tensor {name!r} of the model has no shape yet",
@@ -51,7 +57,7 @@ def _tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
 
 def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) -> None:
     """Put arrays into the module they came from."""
-    tensors = _tensors_of(module)
+    tensors = tensors_of(module)
     if tensors.keys() != weights.keys() or any(tensors[n].shape != w.shape for n, w in weights.items()):
         raise InvalidInput(
             "the model is not the one this run was made with (its tensors have other names or shapes)",

@@ -1,0 +1,48 @@
+"""CHECK constraints: what the value of a column may be. SQLite tests them when it looks a whole database over.
+
+So a value of another type, a NULL, a text with a NUL in it or a number out of range is refused before it is used, in
+files that were made elsewhere too.
+"""
+
+from __future__ import annotations
+
+_LARGEST = 2**63 - 1
+
+
+def check(condition: str, *, optional: str = "") -> str:
+    """``optional``: the column that may be NULL instead."""
+    return f"CHECK ({optional} IS NULL OR ({condition}))" if optional else f"CHECK ({condition})"
+
+
+def is_whole(column: str, least: int = 0, most: int = _LARGEST) -> str:
+    return f"typeof({column}) = 'integer' AND {column} BETWEEN {least} AND {most}"
+
+
+def is_blob(column: str, least: int, most: int | None = None) -> str:
+    return f"typeof({column}) = 'blob' AND length({column}) BETWEEN {least} AND {most or least}"
+
+
+def is_text(column: str) -> str:
+    return f"typeof({column}) = 'text'"
+
+
+def is_name(column: str, most: int = 64) -> str:
+    """Short, of ASCII characters: length() counts characters up to a NUL, and the blob has all bytes."""
+    length = f"length({column}) BETWEEN 1 AND {most} AND length({column}) = length(CAST({column} AS BLOB))"
+    return f"typeof({column}) = 'text' AND {length}"
+
+
+def is_digest(column: str) -> str:
+    """64 hexadecimal digits."""
+    return f"{is_name(column)} AND length({column}) = 64 AND {column} NOT GLOB '*[^0-9a-f]*'"
+
+
+def is_one_of(column: str, *values: str) -> str:
+    return f"typeof({column}) = 'text' AND {column} IN ({', '.join(repr(str(value)) for value in values)})"
+
+
+def is_id(column: str) -> str:
+    """In its canonical spelling: the text of a whole number from 0 to 2^63-1 is no id, the number is."""
+    as_number = f"CAST({column} AS INTEGER)"
+    spelled = f"(CAST({as_number} AS TEXT) <> {column} OR {as_number} < 0)"
+    return f"({is_whole(column)}) OR ({is_text(column)} AND {spelled})"

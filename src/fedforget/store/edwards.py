@@ -1,0 +1,60 @@
+"""Which 32 bytes are a public key of Ed25519 that some private key can have (RFC 8032, section 5.1).
+
+OpenSSL takes any 32 bytes for a key. Under one of small order a signature can be made for every message, without a
+private key; so a key must be the canonical encoding of a point of the large prime order.
+"""
+
+from __future__ import annotations
+
+_P = 2**255 - 19
+_ORDER = 2**252 + 27742317777372353535851937790883648493
+_D = -121665 * pow(121666, -1, _P) % _P
+_SIGN = 2**255
+_BYTES = 32
+
+Point = tuple[int, int, int, int]  # extended coordinates: X, Y, Z, T with x = X/Z, y = Y/Z, xy = T/Z
+_NEUTRAL: Point = (0, 1, 1, 0)
+
+
+def is_honest_key(data: bytes) -> bool:
+    """Whether these bytes are the one encoding of a point of prime order."""
+    point = _decoded(data)
+    return point is not None and not _is_neutral(point) and _is_neutral(_times(_ORDER, point))
+
+
+def _decoded(data: bytes) -> Point | None:
+    """The point; None if there is none, or if it has another encoding."""
+    number = int.from_bytes(data, "little")
+    sign, y = divmod(number, _SIGN)
+    if len(data) != _BYTES or y >= _P:
+        return None
+    square = (y * y - 1) * pow(_D * y * y + 1, -1, _P) % _P
+    x = pow(square, (_P + 3) // 8, _P)
+    if (x * x - square) % _P:
+        x = x * pow(2, (_P - 1) // 4, _P) % _P
+    if (x * x - square) % _P or (x == 0 and sign):
+        return None
+    if x & 1 != sign:
+        x = _P - x
+    return x, y, 1, x * y % _P
+
+
+def _sum(one: Point, other: Point) -> Point:
+    a = (one[1] - one[0]) * (other[1] - other[0])
+    b = (one[1] + one[0]) * (other[1] + other[0])
+    c, d = 2 * one[3] * other[3] * _D, 2 * one[2] * other[2]
+    e, f, g, h = b - a, d - c, d + c, b + a
+    return e * f % _P, g * h % _P, f * g % _P, e * h % _P
+
+
+def _times(factor: int, point: Point) -> Point:
+    result = _NEUTRAL
+    while factor:
+        if factor & 1:
+            result = _sum(result, point)
+        point, factor = _sum(point, point), factor >> 1
+    return result
+
+
+def _is_neutral(point: Point) -> bool:
+    return point[0] == 0 and point[1] == point[2]

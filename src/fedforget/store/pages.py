@@ -1,0 +1,88 @@
+"""What a database file must be before SQLite sees it: its header, and the shape of its trees.
+
+SQLite reads trees of any shape, and some take it for ever: pages that refer to each other many times over, or one below
+the other without end.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterable
+
+PAGE = 4096
+_MAGIC = b"SQLite format 3\0"
+_DEEPEST = 20  # as many levels as a cursor of SQLite can go down
+_INTERIOR, _LEAVES = (2, 5), (10, 13)
+_FIRST_HEADER = 100  # bytes before the tree in page 1
+_WAL_FORMAT = b"\2\2"  # bytes 18 and 19: commits go to a write-ahead log
+_PLAIN_FORMAT = b"\1\1"
+_SCHEMA_FORMAT = struct.pack(">IIII", 4, 0, 0, 1)  # bytes 44 to 59: no vacuum by itself, text is UTF-8
+
+
+def header_problem(head: bytes, size: int) -> str | None:
+    """What is wrong with the beginning of a file of this size; None if nothing is."""
+    if size == 0:
+        return "it is empty"
+    if len(head) < PAGE or head[:16] != _MAGIC:
+        return "it is not a database"
+    ours = head[16:21] == struct.pack(">H", PAGE) + _WAL_FORMAT + b"\0" and head[44:60] == _SCHEMA_FORMAT
+    if not ours:
+        return "its header is not one that FedForget writes"
+    pages = struct.unpack_from(">I", head, 28)[0]
+    if pages * PAGE != size:
+        return f"it has {size} bytes, and its header says {pages * PAGE}"
+    return None
+
+
+def version_of(head: bytes) -> int:
+    """The format that a database says it has."""
+    return int(struct.unpack_from(">I", head, 60)[0])
+
+
+def canonical_header(head: bytes) -> bytes:
+    """The same header, without the counters of changes: the one thing that content doesn't fix."""
+    made = bytearray(head)
+    made[18:20] = _WAL_FORMAT
+    for counter in (24, 40, 92):  # changes, changes of the schema, and the change that the size is of
+        made[counter : counter + 4] = struct.pack(">I", 1)
+    return bytes(made)
+
+
+def without_log(head: bytes) -> bytes:
+    """The same header for a database that has no write-ahead log."""
+    return head[:18] + _PLAIN_FORMAT + head[20:]
+
+
+def tree_problem(page: Callable[[int], bytes], pages: int, roots: Iterable[int]) -> str | None:
+    """Whether each page is reached at most once, over few levels; ``page`` gives the bytes of one, counted from 1."""
+    seen: set[int] = set()
+    level = list(roots)
+    for _ in range(_DEEPEST):
+        below: list[int] = []
+        for number in level:
+            if not 1 <= number <= pages or number in seen:
+                return f"its pages are no tree (page {number})"
+            seen.add(number)
+            children = _children(page(number), _FIRST_HEADER if number == 1 else 0)
+            if children is None:
+                return f"page {number} is not part of a tree"
+            below += children
+        if not below:
+            return None
+        level = below
+    return "its trees are too deep"
+
+
+def _children(page: bytes, start: int) -> list[int] | None:
+    """The pages below one; None if it is no page of a tree."""
+    kind = page[start]
+    if kind in _LEAVES:
+        return []
+    count = struct.unpack_from(">H", page, start + 3)[0]
+    if kind not in _INTERIOR or start + 12 + 2 * count > PAGE:
+        return None
+    cells = struct.unpack_from(f">{count}H", page, start + 12)
+    if any(cell + 4 > PAGE for cell in cells):
+        return None
+    children = [struct.unpack_from(">I", page, cell)[0] for cell in cells]
+    return [*children, struct.unpack_from(">I", page, start + 8)[0]]

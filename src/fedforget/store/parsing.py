@@ -1,0 +1,49 @@
+"""JSON and TOML from files of a run: whatever is wrong with a text, however deep it nests, is a ValueError."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from fedforget.errors import RunDamaged
+
+LONGEST = 2**25  # bytes or characters of JSON: parsed, a text can take twenty times its size
+_MOST_PARTS = 2**21  # lists and objects in it
+
+
+def parse_json(text: str | bytes) -> Any:
+    marks: tuple[Any, Any] = ("[", "{") if isinstance(text, str) else (b"[", b"{")
+    if len(text) > LONGEST or sum(map(text.count, marks)) > _MOST_PARTS:
+        raise ValueError("it is too long")
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """A JSON object."""
+    found = parse_json(text)
+    if not isinstance(found, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 (whatever is wrong with a text is a ValueError)
+    return found
+
+
+def parse_names(text: str, path: Path) -> dict[str, str]:
+    """Texts by their names, from a database; anything else is damage."""
+    try:
+        found = parse_object(text)
+    except ValueError as error:
+        raise RunDamaged(f"{path} is damaged: {error}", hint="restore it from a backup") from error
+    if not all(isinstance(value, str) for value in found.values()):
+        raise RunDamaged(f"{path} is damaged: a value is not a text", hint="restore it from a backup")
+    return found
+
+
+def parse_toml(data: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode())
+    except RecursionError as error:
+        raise ValueError("it nests too deeply") from error

@@ -1,0 +1,123 @@
+"""The arithmetic of local steps: modes that change bits are put in place, and what cannot be is in the fingerprint."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+import torch
+
+Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
+
+_VARIABLES = (
+    "ATEN_CPU_CAPABILITY",
+    "DNNL_CPU_ISA_HINTS",
+    "DNNL_DEFAULT_FPMATH_MODE",
+    "DNNL_MAX_CPU_ISA",
+    "GLIBC_TUNABLES",
+    "MKL_CBWR",
+    "MKL_DEBUG_CPU_TYPE",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "NPY_DISABLE_CPU_FEATURES",
+    "ONEDNN_CPU_ISA_HINTS",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ONEDNN_MAX_CPU_ISA",
+)  # what libraries choose their loops by when a process starts
+
+
+@contextlib.contextmanager
+def fixed_arithmetic(floats: torch.dtype = torch.float32) -> Iterator[None]:
+    """Compute as every process that works on a run does, whatever modes the caller has set; restore them afterwards.
+
+    One thread: a matrix product differs in its last bits between one thread and two. ``floats`` is the type of new
+    tensors: the one that the module computes in.
+    """
+    with contextlib.ExitStack() as modes:
+        modes.enter_context(torch.inference_mode(mode=False))
+        modes.enter_context(torch.autocast("cpu", enabled=False))
+        modes.enter_context(torch.autograd.set_multithreading_enabled(mode=False))
+        if torch.get_default_device().type != "cpu":
+            modes.enter_context(torch.device("cpu"))
+        for read, write, value in _settings(floats):
+            modes.callback(write, read())
+            write(value)
+        yield
+
+
+def _settings(floats: torch.dtype) -> Iterator[Setting]:
+    """Global modes: how to read each, how to write it, and what it is while a run is worked on."""
+    yield torch.get_num_threads, torch.set_num_threads, 1
+    yield torch.get_default_dtype, torch.set_default_dtype, floats
+    yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0
+    yield _flushes_denormals, torch.set_flush_denormal, False
+    yield lambda: torch.backends.mkldnn.enabled, _set_mkldnn, True
+    yield from _float32_precision()
+    attention = torch.backends.cuda  # where its switches are, for the CPU as well
+    yield attention.flash_sdp_enabled, attention.enable_flash_sdp, True
+    yield attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp, True
+    yield attention.math_sdp_enabled, attention.enable_math_sdp, True
+
+
+def _float32_precision() -> Iterator[Setting]:
+    """Newer versions of torch have a switch per operation, and refuse to be asked in the old way beside it."""
+    parts = [getattr(torch.backends.mkldnn, part, None) for part in ("matmul", "conv", "rnn")]
+    if not all(hasattr(part, "fp32_precision") for part in parts):
+        yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"
+        return
+    for part in parts:
+        yield _reader(part), _writer(part), "ieee"
+
+
+def _set_mkldnn(enabled: bool) -> None:
+    torch.backends.mkldnn.enabled = enabled  # type: ignore[assignment]
+
+
+def _reader(switch: Any) -> Callable[[], Any]:
+    return lambda: switch.fp32_precision
+
+
+def _writer(switch: Any) -> Callable[[Any], None]:
+    return lambda value: setattr(switch, "fp32_precision", value)
+
+
+def _flushes_denormals() -> bool:
+    tiny = torch.tensor([2.0**-1074], dtype=torch.float64, device="cpu")
+    return not bool((tiny * 1.0 != 0).item())
+
+
+@cache
+def fingerprint() -> dict[str, str]:
+    """What this process computes with, as far as it can change bits: names, and the bits of a few operations."""
+    set_here = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
+    with fixed_arithmetic():
+        return {
+            "threads": "1",
+            "vectors": torch.backends.cpu.get_cpu_capability(),
+            "variables": " ".join(set_here),
+            "probe": _probe(),
+        }
+
+
+def _probe() -> str:
+    """A digest of the results of operations that processors and libraries round differently."""
+    hasher = hashlib.blake2b(digest_size=16, person=b"fedforget/probe")
+    for dtype in (torch.float32, torch.float64):
+        numbers = torch.arange(1, 64 * 96 + 1, dtype=dtype).sin_()  # numbers with all their digits
+        matrix, image = numbers.view(64, 96), numbers[: 2 * 3 * 16 * 16].view(2, 3, 16, 16)
+        kernel = numbers[: 8 * 3 * 5 * 5].view(8, 3, 5, 5)
+        for result in (
+            numbers,
+            matrix @ matrix.t(),
+            torch.addmm(matrix[0, :64], matrix[:8], matrix.t()),
+            torch.nn.functional.conv2d(image, kernel, padding=2),
+            torch.log_softmax(matrix, 1),
+            numbers.exp(),
+            numbers.tanh(),
+            numbers.sum(),
+        ):
+            hasher.update(result.contiguous().numpy().tobytes())
+    return hasher.hexdigest()

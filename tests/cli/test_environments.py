@@ -1,0 +1,61 @@
+"""A run that was trained elsewhere: what the command line refuses, and both ways on."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import fedforget.environment
+from tests.cli.commandline import call, everything_of, good, good_json, refused, train
+
+
+@pytest.fixture
+def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A run of this machine, opened on another."""
+    train(tmp_path / "run")
+    here = dict(fedforget.environment.environment())
+    monkeypatch.setattr(fedforget.environment, "environment", lambda: {**here, "processor": "another"})
+    return tmp_path / "run"
+
+
+def test_forgetting_elsewhere_is_refused_and_nothing_is_lost(moved: Path) -> None:
+    before = everything_of(moved)
+    error = refused(16, "environment-differs", "forget", moved, "--client", "1")
+    assert "compute all 5 rounds (10 steps)" in error["hint"]
+    for name in ("plan.toml", "server.db", "clients.db"):
+        assert everything_of(moved)[name] == before[name]
+    assert good_json("status", moved)["requests"] == 0
+
+
+def test_recompute_all_says_its_cost_first_and_is_exact(moved: Path, tmp_path: Path) -> None:
+    dry = good_json("forget", moved, "--client", "1", "--recompute-all", "--dry-run")
+    assert dry["expected_steps"] == 10
+    result = good("forget", moved, "--client", "1", "--recompute-all")
+    assert "computing all 5 rounds again (10 steps)" in result.err
+    (tmp_path / "gone.jsonl").write_text('{"client": 1}\n')
+    train(tmp_path / "never", "--without", tmp_path / "gone.jsonl")
+    assert good_json("state", moved) == good_json("state", tmp_path / "never")
+
+
+def test_a_mixed_run_is_told_by_status_and_verify(moved: Path) -> None:
+    good("forget", moved, "--client", "1", "--accept-mixed")
+    status = good_json("status", moved)
+    assert status["mixed_environments"]
+    assert len(status["environments"]) == 2
+    assert "mixed_environments  yes" in good("status", moved).out
+    verified = call("verify", moved)
+    assert "different environments" in verified.err
+
+
+def test_variables_that_change_the_arithmetic_of_a_real_process_are_noticed(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    command = [sys.executable, "-m", "fedforget", "forget", str(tmp_path / "run"), "--client", "1", "--json"]
+    elsewhere = {**os.environ, "ATEN_CPU_CAPABILITY": "default"}
+    result = subprocess.run(command, env=elsewhere, capture_output=True, text=True, check=False)
+    assert result.returncode == 16, result.stderr
+    assert "ATEN_CPU_CAPABILITY=default" in json.loads(result.stderr)["error"]["message"]

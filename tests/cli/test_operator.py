@@ -1,0 +1,256 @@
+"""What an operator must see: overdue and unfinished requests, a guarantee that drops, and what works for a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedforget import Request, Run
+from fedforget.errors import shown
+from fedforget.store import requests
+from fedforget.store.lock import RunLock
+from tests.cli.commandline import call, good, good_json, refused, train
+from tests.requests.world import opened
+
+
+class Clock(datetime):
+    """A clock that a test turns on."""
+
+    ahead = timedelta(0)
+
+    @classmethod
+    def now(cls, tz: Any = None) -> datetime:  # type: ignore[override]
+        return datetime.now(tz) + cls.ahead
+
+
+@pytest.fixture
+def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
+    """Turns the clock on for everything that looks at deadlines."""
+    monkeypatch.setattr(Clock, "ahead", timedelta(0))
+    monkeypatch.setattr(requests, "datetime", Clock)
+    return lambda ahead: monkeypatch.setattr(Clock, "ahead", ahead)
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Run:
+    made = opened(tmp_path / "own", seed=None)
+    made.train()
+    return made
+
+
+# Overdue
+
+
+@pytest.mark.parametrize("where", ["record", "inbox"])
+def test_an_overdue_request_is_shown_by_status_and_doctor(
+    trained: Path, later: Callable[[timedelta], None], where: str
+) -> None:
+    deadline = datetime.now(UTC) + timedelta(days=3)
+    asked = ("forget", trained, "--client", "1", "--defer", "--deadline", deadline.isoformat())
+    if where == "inbox":
+        with RunLock(trained):
+            (receipt,) = good_json(*asked)["receipts"]
+    else:
+        (receipt,) = good_json(*asked)["receipts"]
+    good("forget", trained, "--client", "2", "--defer")
+    before = good_json("status", trained, "--check")
+    assert (before["overdue"], [each["overdue"] for each in before["open_requests"]]) == ([], [False, False])
+    assert "overdue since" not in good("status", trained).out
+    assert "none is overdue" in good("doctor", trained).out
+    later(timedelta(days=3, seconds=60))
+    after = good_json("status", trained)
+    assert after["overdue"] == [receipt["id"]]
+    assert {each["id"]: each["overdue"] for each in after["open_requests"]}[receipt["id"]] is True
+    told = good("status", trained).out
+    assert f"overdue since {receipt['deadline']}" in told
+    assert "-0.0" not in told
+    checked = call("status", trained, "--check", "--json")
+    assert (checked.code, checked.error["code"], checked.json["overdue"]) == (17, "attention-needed", [receipt["id"]])
+    assert "run-pending" in checked.error["hint"]
+    assert call("status", trained, "--check").out == told
+    sick = call("doctor", trained)
+    assert sick.code == 1
+    assert "1 overdue" in sick.out
+    assert "none waits" not in sick.out
+    good("run-pending", trained, "--all")
+    assert good_json("status", trained, "--check")["overdue"] == []
+
+
+def test_an_unfinished_request_needs_attention_unless_a_process_works_on_it(own: Run) -> None:
+    seen: list[int] = []
+
+    def interrupt(_: int) -> None:
+        seen.append(call("status", own.path, "--check").code)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        own.forget(Request(4), on_round=interrupt)
+    assert seen == [0], "under way"
+    result = call("status", own.path, "--check", "--json")
+    assert (result.code, result.error["code"], result.json["pending"]) == (17, "attention-needed", True)
+    assert ".train()` in Python" in result.error["hint"]
+    own.train()
+    assert call("status", own.path, "--check").code == 0
+
+
+# The guarantee
+
+
+def test_forget_without_a_basis_says_that_the_guarantee_drops(tmp_path: Path) -> None:
+    run, told = tmp_path / "run", "the guarantee drops to `path`"
+    good("train", *(word for word in PLAN), "--out", run)
+    assert told not in good("forget", run, "--client", "1", "--dry-run").err
+    assert told not in good("forget", run, "--client", "1", "--basis", "exogenous").err
+    assert told not in good("forget", run, "--client", "1").err, "gone already: nothing is lost"
+    assert told not in good("forget", run, "--client", "2", "--new-seed").err
+    (receipt,) = good_json("forget", run, "--client", "3", "--defer", "--basis", "exogenous")["receipts"]
+    first = call("forget", run, "--client", "3", "--json")
+    assert first.json["receipts"][0]["id"] == receipt["id"]
+    assert first.json["receipts"][0]["guarantee"] == "path"
+    (line,) = first.err.splitlines()
+    assert told in line
+    assert "--basis exogenous" in line
+    assert "--new-seed" in line
+    assert told not in good("forget", run, "--client", "4").err, "it has dropped already"
+
+
+PLAN = ("--clients", "6", "--clients-per-round", "2", "--batch-size", "3", "--local-steps", "2", "--rounds", "2")
+
+
+def test_a_seed_of_a_person_has_no_law_to_lose(tmp_path: Path) -> None:
+    train(tmp_path / "run")
+    assert "guarantee drops" not in good("forget", tmp_path / "run", "--client", "1").err
+
+
+def test_a_deferred_request_without_a_basis_says_so_as_well(own: Run) -> None:
+    assert "guarantee drops" in good("forget", own.path, "--client", "1", "--defer").err
+
+
+# Own data
+
+
+def test_requests_on_own_data_are_taken_in_and_cancelled_without_model_or_data(own: Run) -> None:
+    (kept,) = good_json("forget", own.path, "--client", "1", "--defer")["receipts"]
+    (taken_back,) = good_json("forget", own.path, "--client", "2", "--sample", "1", "--defer")["receipts"]
+    assert (kept["state"], taken_back["state"]) == ("accepted", "accepted")
+    good("cancel", own.path, taken_back["id"])
+    assert [each["id"] for each in good_json("status", own.path)["open_requests"]] == [kept["id"]]
+    assert "run_pending()` in Python" in good("forget", own.path, "--client", "1", "--defer").out
+    assert [(r.id, r.state) for r in own.run_pending()] == [(kept["id"], "purged")]
+    good("receipt", "show", own.path, kept["id"])
+    good("clients", own.path)
+    good("forget-record", own.path, "--yes")
+    assert own.verify().ok
+
+
+def test_the_policy_of_own_data_is_set_without_model_or_data(own: Run) -> None:
+    good("policy", own.path, "batch", "--window", "7")
+    assert good_json("policy", own.path)["policy"] == "batch"
+    (collected,) = good_json("forget", own.path, "--client", "1")["receipts"]
+    assert collected["state"] == "accepted"
+    good("policy", own.path, "immediate")
+    error = refused(3, "invalid-input", "forget-record", own.path, "--yes")
+    assert "run_pending(everything=True)` in Python" in error["hint"]
+
+
+def test_meeting_requests_on_own_data_is_refused_with_what_works(own: Run) -> None:
+    before = own.state_digest()
+    error = refused(3, "invalid-input", "forget", own.path, "--client", "1")
+    assert f"`fedforget forget {own.path} --defer --client 1`" in error["hint"]
+    sample = refused(3, "invalid-input", "forget", own.path, "--client", "1", "--sample", "a b")
+    assert "--client 1 --sample 'a b'`" in sample["hint"]
+    assert "--defer" not in refused(3, "invalid-input", "forget", own.path, "--new-seed")["hint"]
+    assert ".run_pending()` in Python" in error["hint"]
+    assert ".run_pending()` in Python" in refused(3, "invalid-input", "run-pending", own.path)["hint"]
+    assert own.state_digest() == before
+    assert own.receipts() == []
+
+
+def test_a_lost_model_of_own_data_is_told_with_what_computes_it_again(own: Run) -> None:
+    (own.path / "models" / f"{own.status().model_digest}.safetensors").unlink()
+    for command in (("doctor", own.path), ("doctor", own.path, "--rebuild")):
+        result = call(*command)
+        assert result.code in (1, 3)
+        assert "--rebuild`" not in result.out + result.err
+        assert "fedforget.repair.rebuild(" in result.err
+
+
+def test_what_is_deferred_while_a_batch_is_half_way_in_waits_in_the_inbox(
+    own: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as broken:
+        broken.setattr("fedforget.erasure.apply", stop)
+        with pytest.raises(KeyboardInterrupt):
+            own.forget(Request(4))
+    (receipt,) = good_json("forget", own.path, "--client", "3", "--defer")["receipts"]
+    assert receipt["state"] == "received"
+    error = refused(12, "unfinished-request", "cancel", own.path, receipt["id"])
+    assert ".train()` in Python" in error["hint"]
+    own.run_pending()
+    assert {r.state for r in own.receipts()} == {"purged"}
+    assert set(own.clients()) == {0, 1, 2}
+    assert own.verify().ok
+
+
+# Ids in messages
+
+
+@pytest.mark.parametrize("identifier", ["x" * 10**6, "red \x1b[31m", "two\nlines", "\u202eback", "bell\a", "\u2066in"])
+def test_an_id_in_a_message_is_short_and_harmless(own: Run, identifier: str) -> None:
+    for arguments in (
+        ("forget", own.path, "--client", identifier, "--defer"),
+        ("forget", own.path, "--client", "1", "--sample", identifier, "--defer"),
+        ("clients", own.path, "--client", identifier),
+        ("cancel", own.path, identifier),
+        ("receipt", "show", own.path, identifier),
+        ("forget", own.path, "--client", "1", "--basis", identifier),
+        ("forget", own.path, "--client", "1", "--deadline", identifier),
+    ):
+        result = call(*arguments)
+        (line,) = result.err.splitlines()
+        assert result.code == 3
+        assert len(line) < 1500
+        assert line.isprintable()
+    for text in (str(Request(identifier, identifier)), shown(identifier)):
+        assert text.isprintable()
+        assert len(text) < 200
+
+
+def test_what_cannot_even_be_written_out_is_no_id() -> None:
+    from fedforget.errors import InvalidId  # noqa: PLC0415
+
+    for wrong in (10**5000, -1, object()):
+        with pytest.raises(InvalidId, match="cannot be the id"):
+            Request(wrong)  # type: ignore[arg-type]
+
+
+# Places that cannot be
+
+
+@pytest.mark.parametrize("place", ["/dev/null", "file", "file/below", "n" * 300])
+def test_a_place_where_nothing_can_be_written_is_refused(trained: Path, tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    target = tmp_path / place
+    (receipt,) = good_json("forget", trained, "--client", "1")["receipts"]
+    commands: list[tuple[str | Path, ...]] = [("demo", "--out", target), ("train", *PLAN, "--out", target)]
+    if place != "file":
+        commands += [("export", trained, target), ("receipt", "show", trained, receipt["id"], "--out", target)]
+    if place != "/dev/null":
+        commands += [
+            ("demo", "--plot", tmp_path / place / "x.png"),
+            ("plan", *PLAN, "--plot", tmp_path / place / "x.png"),
+        ]
+    for command in commands:
+        result = call(*command)
+        assert result.code in (3, 10), (command, result)
+        assert result.out == "" or command[0] == "plan"
+    assert (tmp_path / "file").read_text() == ""
+    if place in ("/dev/null", "file"):
+        refused(3, "invalid-input", "demo", "--out", target)

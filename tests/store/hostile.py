@@ -1,0 +1,755 @@
+"""Run directories as an attacker makes them: one wrong thing each, everything else consistent with it.
+
+The attacker knows the format: digests, seals and checksums are computed again, so that nothing but the door stands in
+the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import shutil
+import sqlite3
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from fedforget.store import client_store, record, server_store
+from fedforget.store.seals import Seals
+
+PAGE = 4096
+GIANT = 10 * 2**30
+SCHEMAS = {"server.db": server_store.SCHEMA, "clients.db": client_store.SCHEMA, "record.db": record.SCHEMA}
+DEEP = 100_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """``make`` turns a copy of a run into a hostile one. ``crashed``: it begins with a run that was killed at work."""
+
+    name: str
+    make: Callable[[Path, Path], object]
+    crashed: bool = False
+    harmless: bool = False  # nothing has to be refused; it must only have no effect
+    long: bool = False  # it says that there are more rounds than can be trained: commands that train go on for ever
+
+
+def cases() -> list[Case]:
+    found = [
+        *_files(), *_directories(), *_journals(), *_headers(), *_trees(), *_schemas(), *_columns(), *_rows(),
+        *_strange_rows(), *_json(), *_toml(), *_models(), *_logs(),
+    ]  # fmt: skip
+    assert len({case.name for case in found}) == len(found)
+    return found
+
+
+# ---------------------------------------------------------------------------------------------- every file, every kind
+
+
+def _link(path: Path, outside: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(outside)
+
+
+def _fifo(path: Path, _: Path) -> None:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+
+
+def _directory(path: Path, _: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.mkdir()
+
+
+def _sparse(path: Path, _: Path) -> None:
+    os.truncate(path, GIANT)
+
+
+def _giant(path: Path, _: Path) -> None:
+    path.write_bytes(b"")
+    os.truncate(path, GIANT)
+
+
+KINDS: dict[str, Callable[[Path, Path], object]] = {
+    "link": lambda path, outside: _link(path, outside / path.name),
+    "dangling link": lambda path, outside: _link(path, outside / "nothing"),
+    "zeros": lambda path, _: _link(path, Path("/dev/zero")),
+    "pipe": _fifo,
+    "directory": _directory,
+    "sparse": _sparse,
+    "giant": _giant,
+    "cut": lambda path, _: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path, _: path.write_bytes(b""),
+    "head": lambda path, _: path.write_bytes(bytes(64) + path.read_bytes()[64:]),
+    "noise": lambda path, _: path.write_bytes(hashlib.shake_256(path.name.encode()).digest(8192)),
+}
+FILES = ("plan.toml", "server.db", "clients.db", "record.db", "receipt-key.pem", "receipt-key.pub.pem")
+NOT_A_FILE = ("link", "dangling link", "zeros", "pipe", "directory")
+
+
+def _of(run: Path, name: str) -> Path:
+    """``models/*`` is the first model, ``inbox/*`` the first file there."""
+    return min((run / name).parent.glob("*")) if name.endswith("*") else run / name
+
+
+def _files() -> Iterator[Case]:
+    for name in (*FILES, "models/*", "inbox/*"):
+        for kind, change in KINDS.items():
+            make = partial(_change_file, name, change)
+            yield Case(f"file {name} {kind}", make, harmless=(name, kind) == ("receipt-key.pub.pem", "link"))
+    for name in ("record.db-wal", "server.db-wal"):
+        for kind in (*NOT_A_FILE, "sparse", "giant", "head", "noise"):
+            yield Case(f"file {name} {kind}", partial(_change_file, name, KINDS[kind]), crashed=True)
+    for kind in NOT_A_FILE:
+        yield Case(f"file lock {kind}", partial(_change_file, "lock", KINDS[kind]))
+    for kind in ("sparse", "giant", "noise"):
+        yield Case(f"file lock {kind}", partial(_change_file, "lock", KINDS[kind]), harmless=True)
+    for name in ("server.db", "lock"):
+        yield Case(f"file {name} second name", partial(_second_name, name), harmless=True)
+
+
+def _change_file(name: str, change: Callable[[Path, Path], object], run: Path, outside: Path) -> None:
+    path = _of(run, name)
+    shutil.copy(path, outside / path.name)
+    change(path, outside)
+
+
+def _second_name(name: str, run: Path, outside: Path) -> None:
+    shutil.copy(run / name, outside / name)
+    (run / name).unlink()
+    os.link(outside / name, run / name)
+
+
+def _directories() -> Iterator[Case]:
+    def link(name: str, run: Path, outside: Path) -> None:
+        shutil.copytree(run / name, outside / name)
+        (outside / name / ("f" * 64 + ".safetensors")).write_bytes(b"not of this run")
+        (outside / name / "left.tmp").write_bytes(b"not of this run")
+        shutil.rmtree(run / name)
+        (run / name).symlink_to(outside / name)
+
+    def replaced(name: str, change: Callable[[Path, Path], object], run: Path, outside: Path) -> None:
+        shutil.rmtree(run / name)
+        change(run / name, outside)
+
+    for crashed in (False, True):
+        for name in ("models", "inbox"):
+            after = " after a crash" if crashed else ""
+            yield Case(f"directory {name} link{after}", partial(link, name), crashed)
+            yield Case(f"directory {name} pipe{after}", partial(replaced, name, _fifo), crashed)
+            text: Callable[[Path, Path], object] = lambda path, _: path.write_bytes(b"text")  # noqa: E731
+            yield Case(f"directory {name} file{after}", partial(replaced, name, text), crashed)
+
+
+def _journals() -> Iterator[Case]:
+    def planted(name: str, run: Path, outside: Path) -> None:
+        """A hot journal that names a super-journal elsewhere: SQLite deletes that file when it has obeyed."""
+        super_journal = str(outside / "victim").encode()
+        page = (run / name.removesuffix(".tmp")).read_bytes()[:PAGE]
+        head = bytes.fromhex("d9d505f920a163d7") + struct.pack(">IIIII", 1, 7, 1, 512, PAGE)
+        total = (7 + sum(page[place] for place in range(PAGE - 200, 0, -200))) & 0xFFFFFFFF
+        body = head.ljust(512, b"\0") + struct.pack(">I", 1) + page + struct.pack(">I", total)
+        body = body.ljust((len(body) + 511) // 512 * 512, b"\0")
+        end = struct.pack(">I", 0x40000000 // PAGE + 1) + super_journal
+        end += struct.pack(">II", len(super_journal), sum(super_journal)) + bytes.fromhex("d9d505f920a163d7")
+        (run / (name + "-journal")).write_bytes(body + end)
+
+    for name in SCHEMAS:
+        for crashed in (False, True):
+            after = " after a crash" if crashed else ""
+            yield Case(f"journal {name}{after}", partial(planted, name), crashed)
+        yield Case(f"journal {name} empty", lambda run, _, name=name: (run / f"{name}-journal").touch())  # type: ignore[misc]
+        yield Case(f"journal {name}.tmp", partial(planted, name + ".tmp"), harmless=True)
+    yield Case("journal link", lambda run, outside: (run / "record.db-journal").symlink_to(outside / "victim"))
+
+
+# ---------------------------------------------------------------------------------------------------------- databases
+
+
+def reseal(run: Path) -> None:
+    """Seals that fit what is there, where the record can still be read."""
+
+    class Rows:
+        def __init__(self, connection: sqlite3.Connection) -> None:
+            self.connection = connection
+
+        def rows(self, sql: str) -> list[Any]:
+            return self.connection.execute(sql).fetchall()
+
+    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(run / "record.db")) as connection:
+        connection.execute("PRAGMA ignore_check_constraints=ON")
+        for name in ("server.db", "clients.db"):
+            told = hashlib.blake2b((run / name).read_bytes(), digest_size=32).hexdigest()
+            connection.execute("UPDATE seals SET digest = ? WHERE file = ?", (told, name))
+        own = Seals(Rows(connection)).content_digest()  # type: ignore[arg-type]
+        connection.execute("UPDATE seals SET digest = ? WHERE file = 'record'", (own,))
+        connection.commit()
+
+
+def altered(run: Path, name: str, *statements: str, values: tuple[Any, ...] = (), seal: bool = True) -> None:
+    """Change rows without any constraint, then put the schema back; with seals that fit, or without."""
+    with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
+        connection.text_factory = bytes
+        tables = [name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
+        connection.text_factory = str
+        real = dict(connection.execute("SELECT name, sql FROM sqlite_schema"))
+        loose = {table: _loose(connection, table, real[table]) for table in tables}
+        _write_schema(connection, loose)
+    with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement, values if "?" in statement else ())
+        _write_schema(connection, real)
+    if seal:
+        reseal(run)
+    else:
+        with contextlib.closing(sqlite3.connect(run / "record.db", isolation_level=None)) as connection:
+            connection.execute("PRAGMA ignore_check_constraints=ON")
+            connection.execute("DELETE FROM seals")
+
+
+def _loose(connection: sqlite3.Connection, table: str, sql: str) -> str:
+    columns = connection.execute(f"PRAGMA table_info({table})").fetchall()
+    key = [name for _, name, _, _, _, place in sorted(columns, key=lambda each: each[5]) if place]
+    if "WITHOUT ROWID" in sql:
+        return (
+            f"CREATE TABLE {table} ({', '.join(c[1] for c in columns)}, PRIMARY KEY ({', '.join(key)})) WITHOUT ROWID"
+        )
+    return f"CREATE TABLE {table} ({', '.join(c[1] + (' INTEGER PRIMARY KEY' if c[5] else '') for c in columns)})"
+
+
+def _write_schema(connection: sqlite3.Connection, sql: dict[str, str]) -> None:
+    connection.execute("PRAGMA writable_schema=ON")
+    for table, text in sql.items():
+        connection.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (text, table))
+    connection.execute("PRAGMA writable_schema=OFF")
+
+
+def patched(run: Path, name: str, *changes: tuple[int, bytes]) -> None:
+    data = bytearray((run / name).read_bytes())
+    for place, new in changes:
+        data[place : place + len(new)] = new
+    (run / name).write_bytes(bytes(data))
+    reseal(run)
+
+
+def _headers() -> Iterator[Case]:
+    changes = {
+        "page size 512": (16, struct.pack(">H", 512)),
+        "page size 65536": (16, struct.pack(">H", 1)),
+        "page size 3": (16, struct.pack(">H", 3)),
+        "plain": (18, b"\1\1"),
+        "future": (18, b"\3\3"),
+        "reserved": (20, b"\x80"),
+        "more pages": (28, struct.pack(">I", 2**31)),
+        "fewer pages": (28, struct.pack(">I", 1)),
+        "no pages": (28, bytes(4)),
+        "free list": (32, struct.pack(">II", 2, 2**31)),
+        "free list elsewhere": (32, struct.pack(">II", 2**31, 1)),
+        "format 0": (44, bytes(4)),
+        "format 9": (44, struct.pack(">I", 9)),
+        "vacuum": (52, struct.pack(">II", 3, 1)),
+        "UTF-16": (56, struct.pack(">I", 2)),
+        "odd text": (56, struct.pack(">I", 77)),
+        "version 0": (60, bytes(4)),
+        "version 1": (60, struct.pack(">I", 1)),
+        "version 2": (60, struct.pack(">I", 2)),
+        "version 99": (60, struct.pack(">I", 99)),
+        "no tree": (100, b"\0"),
+        "cells": (103, struct.pack(">H", 5000)),
+    }
+    for name in SCHEMAS:
+        for what, change in changes.items():
+            yield Case(f"header {name} {what}", lambda run, _, name=name, change=change: patched(run, name, change))  # type: ignore[misc]
+        yield Case(f"header {name} a page more", partial(_longer, name))
+
+
+def _longer(name: str, run: Path, _: Path) -> None:
+    (run / name).write_bytes((run / name).read_bytes() + bytes(PAGE))
+    reseal(run)
+
+
+def _root_of(run: Path, name: str, table: str) -> int:
+    with contextlib.closing(sqlite3.connect(run / name)) as connection:
+        (found,) = connection.execute("SELECT rootpage FROM sqlite_schema WHERE name = ?", (table,)).fetchone()
+        return int(found)
+
+
+def _interior(kind: int, children: list[int], last: int) -> bytes:
+    """A page of a tree whose cells hold nothing but the numbers of pages."""
+    page, at, cells = bytearray(PAGE), PAGE, []
+    for number, child in enumerate(children):
+        cell = struct.pack(">I", child) + (
+            bytes([number + 1]) if kind == 5 else b"\x02\x02\x01" + bytes([number % 128])
+        )
+        at -= len(cell)
+        page[at : at + len(cell)] = cell
+        cells.append(at)
+    page[0:12] = struct.pack(">BHHHBI", kind, 0, len(cells), at, 0, last)
+    page[12 : 12 + 2 * len(cells)] = struct.pack(f">{len(cells)}H", *cells)
+    return bytes(page)
+
+
+def _trees() -> Iterator[Case]:
+    def looped(run: Path, _: Path) -> None:
+        root = _root_of(run, "clients.db", "samples")
+        patched(run, "clients.db", ((root - 1) * PAGE, _interior(2, [root], root)))
+
+    def many_times(table: str | None, run: Path, _: Path) -> None:
+        """Each page refers to the next forty times: 40^15 rows."""
+        data = bytearray((run / "clients.db").read_bytes())
+        root = 1 if table is None else _root_of(run, "clients.db", table)
+        first = len(data) // PAGE + 1
+        kind = 5 if table is None else 2
+        for place in range(15):
+            data += _interior(kind, [first + place + 1] * 40, first + place + 1)
+        data += data[(root - 1) * PAGE : root * PAGE] if root > 1 else _interior(13, [], 0)
+        top = _interior(kind, [first] * 40, first)
+        if root == 1:
+            data[100:PAGE] = top[: PAGE - 100]
+            data[112:192] = struct.pack(">40H", *(PAGE - 100 - 5 * (n + 1) for n in range(40)))
+        else:
+            data[(root - 1) * PAGE : root * PAGE] = top
+        data[28:32] = struct.pack(">I", len(data) // PAGE)
+        (run / "clients.db").write_bytes(bytes(data))
+        reseal(run)
+
+    def deep(run: Path, _: Path) -> None:
+        data = bytearray((run / "clients.db").read_bytes())
+        root = _root_of(run, "clients.db", "samples")
+        first, levels = len(data) // PAGE + 1, 40_000
+        for place in range(levels):
+            data += _interior(2, [], first + place + 1)
+        data += data[(root - 1) * PAGE : root * PAGE]
+        data[(root - 1) * PAGE : root * PAGE] = _interior(2, [], first)
+        data[28:32] = struct.pack(">I", len(data) // PAGE)
+        (run / "clients.db").write_bytes(bytes(data))
+        reseal(run)
+
+    yield Case("tree loop", looped)
+    yield Case("tree many times", partial(many_times, "samples"))
+    yield Case("tree of the schema many times", partial(many_times, None))
+    yield Case("tree deep", deep)
+
+
+ENDLESS = "WITH RECURSIVE n(client) AS (SELECT 1 UNION ALL SELECT client + 1 FROM n) SELECT client"
+
+
+def _schemas() -> Iterator[Case]:
+    def done(name: str, *statements: str) -> Callable[[Path, Path], None]:
+        def make(run: Path, _: Path) -> None:
+            with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
+                for statement in statements:
+                    connection.execute(statement)
+            reseal(run)
+
+        return make
+
+    columns = {"server.db": "roster", "clients.db": "samples", "record.db": "requests"}
+    for name, table in columns.items():
+        yield Case(f"schema {name} another table", done(name, "CREATE TABLE other (x)"))
+        column = "basis" if name == "record.db" else "client"
+        yield Case(f"schema {name} an index", done(name, f"CREATE INDEX other ON {table} ({column})"))
+        yield Case(f"schema {name} a view", done(name, f"CREATE VIEW other AS SELECT * FROM {table}"))
+        yield Case(f"schema {name} a trigger", done(name, f"CREATE TRIGGER other AFTER UPDATE ON {table} BEGIN "
+                                                    f"DELETE FROM {table}; END"))  # fmt: skip
+        yield Case(f"schema {name} a column", done(name, f"ALTER TABLE {table} ADD COLUMN other"))
+        yield Case(f"schema {name} a computed column", done(name, f"ALTER TABLE {table} ADD COLUMN o AS (1)"))
+        yield Case(f"schema {name} no table", done(name, f"DROP TABLE {table}"))
+        yield Case(f"schema {name} statistics", done(name, "ANALYZE"))
+        yield Case(f"schema {name} not text", partial(_not_text, name))
+        yield Case(f"schema {name} nonsense", partial(_schema_text, name, "CREATE TABLE nonsense"))
+        yield Case(f"schema {name} long", partial(_schema_text, name, "CREATE TABLE t (x " + "-" * 2**21))
+    endless = f"CREATE VIEW roster AS {ENDLESS}, zeroblob(32) AS commitment, NULL AS first_round FROM n"
+    yield Case("schema an endless view", done("server.db", "DROP TABLE roster", endless))
+    endless = f"CREATE VIEW samples AS {ENDLESS}, 1 AS sample, x'00' AS content, NULL AS first_step FROM n"
+    yield Case("schema endless samples", done("clients.db", "DROP TABLE samples", endless))
+
+
+def _schema_text(name: str, text: str | bytes, run: Path, _: Path) -> None:
+    with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
+        connection.execute("PRAGMA writable_schema=ON")
+        connection.execute("UPDATE sqlite_schema SET sql = CAST(? AS TEXT) WHERE rowid = 1", (text,))
+    reseal(run)
+
+
+def _not_text(name: str, run: Path, outside: Path) -> None:
+    _schema_text(name, b"CREATE TABLE x (\xff\xfe\xfd)", run, outside)
+
+
+WRONG: dict[str, Any] = {
+    "null": None,
+    "number": -7,
+    "fraction": 0.5,
+    "text": "x",
+    "text with a NUL": "a\0b",
+    "blob": b"\0" * 5,
+    "empty": "",
+    "huge number": 2**62,
+    "huge": "x" * 2**22,
+    "huge blob": b"x" * 2**22,
+}
+
+
+def columns_of(name: str) -> Iterator[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMAS[name])
+        for (table,) in connection.execute("SELECT name FROM sqlite_schema ORDER BY name").fetchall():
+            for row in connection.execute(f"PRAGMA table_info({table})").fetchall():
+                yield table, row[1]
+
+
+def _columns() -> Iterator[Case]:
+    """Every column of every table holds one value that it may not have, or that nothing else fits."""
+    for name in SCHEMAS:
+        for table, column in columns_of(name):
+            crashed = (table, column) in INTENTS
+            for what, value in WRONG.items():
+                make = partial(_wrong_value, name, table, column, value, crashed)
+                yield Case(f"column {table}.{column} {what}", make, crashed, harmless=True)
+
+
+INTENTS = {("intents", "batch_id"), ("intents", "stage"), ("intents", "body")}
+
+
+def _is_huge(value: Any) -> bool:
+    return isinstance(value, str | bytes) and len(value) > 2**16
+
+
+def _wrong_value(name: str, table: str, column: str, value: Any, crashed: bool, run: Path, _: Path) -> None:
+    if table == "samples" and _is_huge(value):
+        value = value[: 2**16]  # in each of its rows
+    one = f"UPDATE {table} SET {column} = ?1 WHERE {column} = (SELECT {column} FROM {table} LIMIT 1)"
+    with contextlib.suppress(sqlite3.IntegrityError):  # a NULL in a key cannot even be written
+        altered(run, name, one, values=(value,), seal=len(column) % 2 == 0 and not crashed)
+
+
+def _rows() -> Iterator[Case]:
+    for name in SCHEMAS:
+        for table in dict.fromkeys(table for table, _ in columns_of(name)):
+            if table not in ("waiting", "intents", "keys", "aliases", "metrics", "seals"):
+                yield Case(f"rows {table} gone", lambda run, _, n=name, t=table: altered(run, n, f"DELETE FROM {t}"))  # type: ignore[misc]
+    for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"):
+        gone = f"DELETE FROM server WHERE key = '{key}'"
+        yield Case(f"rows server without {key}", lambda run, _, gone=gone: altered(run, "server.db", gone))  # type: ignore[misc]
+    for key in ("key", "tainted"):
+        gone = f"DELETE FROM record WHERE key = '{key}'"
+        yield Case(f"rows record without {key}", lambda run, _, gone=gone: altered(run, "record.db", gone))  # type: ignore[misc]
+    values = {
+        "server": ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"),
+        "record": ("key", "tainted", "policy", "receipt_key"),
+    }
+    for table, keys in values.items():
+        for key in keys:
+            for what, value in WRONG.items():
+                if (key, what) not in {("policy", "text"), ("receipt_key", "text")}:
+                    sql = f"INSERT OR REPLACE INTO {table} VALUES ('{key}', ?1)"
+                    make = partial(_altered_with, f"{table}.db", sql, value)
+                    yield Case(f"value {table} {key} {what}", make)
+
+
+def _strange_rows() -> Iterator[Case]:
+    yield Case("rows a billion rounds", _a_billion_rounds, harmless=True, long=True)
+    yield Case("rows a billion rounds after a crash", partial(_a_billion_rounds, seal=False), harmless=True, long=True)
+    strange = {
+        "sample of no client": ("clients.db", "INSERT INTO samples VALUES (99, 1, zeroblob(16), NULL)"),
+        "client without samples": ("clients.db", "INSERT INTO clients VALUES (99, zeroblob(32), zeroblob(32))"),
+        "id spelled otherwise": ("clients.db", "UPDATE samples SET sample = CAST(sample AS TEXT)"),
+        "negative id": ("server.db", "UPDATE roster SET client = -3 WHERE client = 3"),
+        "policy of no kind": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'never 1')"),
+        "policy without end": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'batch 1e400')"),
+        "deadline of no day": ("record.db", "UPDATE requests SET deadline = '2026-02-31T00:00:00.000+00:00'"),
+        "received in no zone": ("record.db", "UPDATE requests SET received = '2026-02-03T00:00:00.000'"),
+        "a round too many": ("server.db", "INSERT INTO rounds SELECT 4000, model FROM rounds WHERE round = 0"),
+        "rounds beyond the plan": ("server.db", "UPDATE server SET value = 1000000000 WHERE key = 'rounds_done'"),
+        "no initial model": ("server.db", "DELETE FROM rounds WHERE round = 0"),
+        "a model by path": ("server.db", f"UPDATE rounds SET model = '{'../' * 21}x'"),
+    }
+    for what, (name, sql) in strange.items():
+        yield Case(f"rows {what}", lambda run, _, name=name, sql=sql: altered(run, name, sql))  # type: ignore[misc]
+
+
+def _altered_with(name: str, sql: str, value: Any, run: Path, _: Path) -> None:
+    with contextlib.suppress(sqlite3.IntegrityError):
+        altered(run, name, sql, values=(value,))
+
+
+def replan(run: Path, change: Callable[[str], str], *, seal: bool = True) -> None:
+    """Another plan, and the server says that it is the one."""
+    text = change((run / "plan.toml").read_text()).encode()
+    (run / "plan.toml").write_bytes(text)
+    told = hashlib.blake2b(text, digest_size=32).hexdigest()
+    altered(run, "server.db", f"UPDATE server SET value = '{told}' WHERE key = 'plan_digest'", seal=seal)
+
+
+def _a_billion_rounds(run: Path, _: Path, *, seal: bool = True) -> None:
+    altered(
+        run, "server.db", "UPDATE server SET value = 1000000000 WHERE key = 'rounds_done'",
+        "DELETE FROM rounds WHERE round NOT IN (0, 5)", "UPDATE rounds SET round = 1000000000 WHERE round = 5",
+    )  # fmt: skip
+    longer: Callable[[str], str] = lambda text: re.sub(  # noqa: E731
+        r"keep = .*", 'keep = "ends"', re.sub(r"rounds = \d+", "rounds = 2000000000", text)
+    )
+    replan(run, longer, seal=seal)
+
+
+# ------------------------------------------------------------------------------------------------------ JSON and TOML
+
+TEXTS: dict[str, str] = {
+    "deep list": "[" * DEEP + "]" * DEEP,
+    "deep object": '{"a":' * DEEP + "1" + "}" * DEEP,
+    "deep in a field": '{"request": ' + "[" * DEEP + "]" * DEEP + "}",
+    "list": "[1, 2]",
+    "number": "7",
+    "long number": '{"goal": ' + "9" * 5000 + "}",
+    "text": '"x"',
+    "nothing": "",
+    "null": "null",
+    "half": '{"request": ',
+    "wide": '{"a": [' + "[]," * 2**21 + "1]}",
+    "odd members": '{"request": {}, "requests": 3, "ids": null, "basis": [], "received": 5, "joining": 1, "reseed": 2}',
+    "half a character": '{"request": "\\ud800", "received": "\\ud800"}',
+}
+
+
+def _json() -> Iterator[Case]:
+    places = {
+        "event": ("record.db", "UPDATE events SET body = ?1 WHERE kind = 'accepted'", False),
+        "first event": ("record.db", "UPDATE events SET body = ?1 WHERE sequence = 1", False),
+        "intent": ("record.db", "UPDATE intents SET body = ?1", True),
+        "key": ("record.db", "UPDATE keys SET requests = ?1", False),
+        "work": ("server.db", "INSERT OR REPLACE INTO server VALUES ('work', ?1)", True),
+    }
+    for place, (name, sql, crashed) in places.items():
+        for what, text in TEXTS.items():
+            make = partial(_altered_with, name, sql, text)
+            yield Case(f"json {place} {what}", make, crashed, harmless=place in ("key", "work"))
+    for what, text in TEXTS.items():
+        yield Case(f"json inbox {what}", partial(_hand_in, text))
+    for field, value in (
+        ("requests", [[True, 1]]), ("requests", [[-1]]), ("requests", []), ("ids", ["x" * 99]), ("ids", []),
+        ("ids", ["../../x"]), ("basis", "other"), ("received", "yesterday"), ("deadline", None),
+        ("deadline", "9" * 5000),
+        ("key", 3), ("received", "2026-01-01"), ("deadline", "2026-02-31T00:00:00.000+00:00"),
+    ):  # fmt: skip
+        yield Case(f"json inbox {field} {str(value)[:30]}", partial(_hand_in_with, field, value))
+    yield Case("json inbox not text", lambda run, _: _seal_into(_of(run, "inbox/*"), b"\xff\xfe{}"))
+
+
+def _seal_into(path: Path, data: bytes) -> None:
+    path.write_bytes(hashlib.blake2b(data, digest_size=32).hexdigest().encode() + b"\n" + data)
+
+
+def _hand_in(text: str, run: Path, _: Path) -> None:
+    _seal_into(_of(run, "inbox/*"), text.encode())
+
+
+def _hand_in_with(field: str, value: Any, run: Path, _: Path) -> None:
+    path = _of(run, "inbox/*")
+    told = json.loads(path.read_bytes().partition(b"\n")[2])
+    _seal_into(path, json.dumps({**told, field: value}).encode())
+
+
+def _toml() -> Iterator[Case]:
+    def swap(pattern: str, new: str) -> Callable[[str], str]:
+        return lambda text: re.sub(pattern, lambda _: new, text, count=1)
+
+    def add(line: str) -> Callable[[str], str]:
+        return lambda text: text.replace("[model]\n", f"[model]\n{line}\n", 1)
+
+    changes = {
+        "deep lists": add("x = " + "[" * DEEP + "]" * DEEP),
+        "deep tables": add("x = " + "{a = " * 50_000 + "1" + "}" * 50_000),
+        "dotted": add("x" + ".x" * 100_000 + " = 1"),
+        "long number": add("x = " + "9" * 5000),
+        "long text": add('x = "' + "y" * 2**21 + '"'),
+        "list": add("x = [1]"),
+        "date": add("x = 2026-01-01"),
+        "no format": swap(r"format = 2", ""),
+        "format 1": swap(r"format = 2", "format = 1"),
+        "format 3": swap(r"format = 2", "format = 3"),
+        "format text": swap(r"format = 2", 'format = "2"'),
+        "format list": swap(r"format = 2", "format = []"),
+        "format inf": swap(r"format = 2", "format = inf"),
+        "plan list": swap(r"\[plan\]", "[[plan]]"),
+        "model number": swap(r"\[model\]", "model = 3\n[other]"),
+        "commitment list": swap(r'server = "', 'server = ["'),
+        "commitment number": swap(r'server = ".*"', "server = 7"),
+        "K text": swap(r"clients_per_round = \d+", 'clients_per_round = "2"'),
+        "K inf": swap(r"clients_per_round = \d+", "clients_per_round = inf"),
+        "K large": swap(r"clients_per_round = \d+", f"clients_per_round = {10**6}"),
+        "E large": swap(r"local_steps = \d+", f"local_steps = {10**6}"),
+        "K giant": swap(r"clients_per_round = \d+", f"clients_per_round = {10**30}"),
+        "E zero": swap(r"local_steps = \d+", "local_steps = 0"),
+        "keep list": swap(r"keep = .*", "keep = []"),
+        "keep giant": swap(r"keep = .*", f"keep = {10**25}"),
+        "lr text": swap(r"lr = .*", 'lr = "x"'),
+        "lr nan": swap(r"lr = .*", "lr = nan"),
+        "lr list": swap(r"lr = .*", "lr = [0.1]"),
+        "another optimiser": swap(r'name = "average"', 'name = "other"'),
+        "NUL": lambda text: text + "\0",
+        "not text": lambda text: text + "\udcff",
+        "hidden giant": swap(r"hidden = \d+", f"hidden = {2**40}"),
+        "hidden text": swap(r"hidden = \d+", 'hidden = "x"'),
+        "hidden negative": swap(r"hidden = \d+", "hidden = -4"),
+        "unknown model": swap(r'name = "mlp"', 'name = "../x"'),
+        "unknown data": swap(r'name = "digits"', 'name = "../x"'),
+    }
+    harmless = {"unknown model", "unknown data", "hidden giant", "hidden text", "hidden negative", "dotted",
+                "keep giant", "another optimiser", "lr nan", "long number", "lr text", "lr list"}  # fmt: skip
+    for what, change in changes.items():
+        long = what.endswith("large")  # as much work as the run says that it is
+        yield Case(f"toml {what}", partial(_replanned, change), harmless=long or what in harmless, long=long)
+        if what.startswith(("deep", "K", "E", "hidden")):
+            hostile = partial(_replanned, change)
+            yield Case(f"toml {what} after a crash", hostile, crashed=True, harmless=True, long=long)
+
+
+def _replanned(change: Callable[[str], str], run: Path, _: Path) -> None:
+    text = change((run / "plan.toml").read_text()).encode("utf-8", "surrogateescape")
+    (run / "plan.toml").write_bytes(text)
+    told = hashlib.blake2b(text, digest_size=32).hexdigest()
+    altered(run, "server.db", f"UPDATE server SET value = '{told}' WHERE key = 'plan_digest'")
+
+
+# ------------------------------------------------------------------------------------------------------------- models
+
+
+def _models() -> Iterator[Case]:
+    def tensor(dtype: str = "F32", shape: Any = (2, 2), offsets: Any = (0, 16)) -> dict[str, Any]:
+        return {"w": {"dtype": dtype, "shape": shape, "data_offsets": offsets}}
+
+    headers: dict[str, Any] = {
+        "unknown type": tensor("F7"),
+        "BF16": tensor("BF16", (2, 4)),
+        "type list": tensor(["F32"]),  # type: ignore[arg-type]
+        "giant shape": tensor(shape=(2**62, 4)),
+        "giant and sparse": tensor(shape=(GIANT // 4,), offsets=(0, GIANT)),
+        "zero and giant": tensor(shape=(0, 2**62), offsets=(0, 0)),
+        "negative shape": tensor(shape=(-2, -2)),
+        "shape text": tensor(shape="22"),
+        "shape number": tensor(shape=4),
+        "shape of fractions": tensor(shape=(2.0, 2.0)),
+        "many dimensions": tensor(shape=[1] * 100 + [4]),
+        "offsets reversed": tensor(offsets=(16, 0)),
+        "offsets beyond": tensor(offsets=(16, 32)),
+        "offsets negative": tensor(offsets=(-16, 0)),
+        "offsets missing": {"w": {"dtype": "F32", "shape": [2, 2]}},
+        "offsets three": tensor(offsets=(0, 8, 16)),
+        "overlap": {**tensor(), "v": tensor()["w"]},
+        "gap": {**tensor(shape=(1,), offsets=(0, 4)), "v": tensor(shape=(2,), offsets=(8, 16))["w"]},
+        "too short": tensor(shape=(1,), offsets=(0, 4)),
+        "metadata": {"__metadata__": {"a": "b"}, **tensor()},
+        "list": [1],
+        "nothing": {},
+        "tensor null": {"w": None},
+    }
+    for what, header in headers.items():
+        size = GIANT if what == "giant and sparse" else 16
+        yield Case(f"model {what}", partial(_replace_model, json.dumps(header).encode(), size))
+    raw = {
+        "deep header": b"[" * DEEP,
+        "deep objects": b'{"a":' * DEEP,
+        "not text": b"\xff" * 20,
+        "empty header": b"",
+    }
+    for what, text in raw.items():
+        yield Case(f"model {what}", partial(_replace_model, text, 16))
+    for what, length in (("header of 2^63", 2**63), ("header of 2^40", 2**40), ("header beyond", 1000)):
+        yield Case(f"model {what}", partial(_replace_model, b"{}", 16, length=length))
+
+
+def _replace_model(header: bytes, size: int, run: Path, _: Path, *, length: int | None = None) -> None:
+    """The model of the last round, under its own digest unless it is too large for one."""
+    data = struct.pack("<Q", len(header) if length is None else length) + header + bytes(min(size, 16))
+    name = hashlib.blake2b(data, digest_size=32).hexdigest()
+    path = run / "models" / f"{name}.safetensors"
+    path.write_bytes(data)
+    if size > 16:
+        os.truncate(path, 8 + len(header) + size)
+    altered(run, "server.db", f"UPDATE rounds SET model = '{name}' WHERE round = (SELECT max(round) FROM rounds)")
+
+
+# ---------------------------------------------------------------------------------------------------- write-ahead logs
+
+
+def checksum(data: bytes, before: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+    """Word by word, as SQLite's documentation has it."""
+    first, second = before
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    for even, odd in zip(words[::2], words[1::2], strict=True):
+        first = (first + even + second) & 0xFFFFFFFF
+        second = (second + odd + first) & 0xFFFFFFFF
+    return first, second
+
+
+def log_of(frames: list[tuple[int, int, bytes]], *, version: int = 3007000, page_size: int = PAGE) -> bytes:
+    """A log with these frames (page, pages after the commit, content), its checksums right."""
+    head = struct.pack(">IIIIII", 0x377F0682, version, page_size, 0, 1, 2)
+    sums = checksum(head)
+    made = head + struct.pack(">II", *sums)
+    for page, pages, content in frames:
+        begin = struct.pack(">II", page, pages)
+        sums = checksum(begin + content, sums)
+        made += begin + struct.pack(">II", 1, 2) + struct.pack(">II", *sums) + content
+    return made
+
+
+def _logs() -> Iterator[Case]:
+    def write(name: str, make: Callable[[bytes], bytes], run: Path, _: Path) -> None:
+        (run / f"{name}-wal").write_bytes(make((run / name).read_bytes()))
+
+    zeros = bytes(PAGE)
+    logs: dict[str, Callable[[bytes], bytes]] = {
+        **{f"page size {size}": partial(lambda s, _: log_of([], page_size=s) + zeros, size)
+           for size in (0, 1, 3, 512, 1024, 65536, 2**31)},
+        "version": lambda _: log_of([], version=1) + zeros,
+        "magic": lambda _: b"\0" * 32 + zeros,
+        "header only": lambda _: log_of([]),
+        "a page of zeros": lambda data: log_of([(1, len(data) // PAGE, zeros)]),
+        "page 0": lambda data: log_of([(0, len(data) // PAGE, zeros), (1, len(data) // PAGE, data[:PAGE])] * 2),
+        "giant": lambda data: log_of([(1, 2**31, data[:PAGE])]),
+        "large": lambda data: log_of([(1, 2**18, data[:PAGE])]),
+        "page beyond": lambda data: log_of([(2**30, len(data) // PAGE, data[:PAGE])]),
+        "one page left": lambda data: log_of([(1, 1, data[:PAGE])]),
+        "sparse": lambda data: log_of([(1, len(data) // PAGE, data[:PAGE])]) + bytes(2**23),
+    }  # fmt: skip
+    harmless = {"header only", "page beyond", "sparse", "page size 2147483648"}
+    for name in SCHEMAS:
+        for what, make in logs.items():
+            crashed = Case(f"log {name} {what}", partial(write, name, make), True, harmless=what in harmless)
+            yield crashed
+
+
+# ------------------------------------------------------------------------------------------------------------- fuzzing
+
+
+def mutated(run: Path, number: int) -> str:
+    """A few bytes of one file changed, cut, doubled or swapped; which, is up to the number."""
+    chance = hashlib.shake_256(f"mutation {number}".encode()).digest(64)
+    files = sorted(path for path in run.rglob("*") if path.is_file() and path.name != "lock" and path.stat().st_size)
+    path = files[chance[0] % len(files)]
+    data = bytearray(path.read_bytes())
+    how = ("flip", "flip", "zero", "cut", "double", "ones")[chance[1] % 6]
+    at = int.from_bytes(chance[2:6]) % len(data)
+    if chance[6] % 2:
+        at %= 200  # headers
+    length = 1 + chance[7] % 8
+    if how == "flip":
+        data[at] ^= 1 << chance[8] % 8
+    elif how == "cut":
+        del data[at : at + length]
+    elif how == "double":
+        data[at:at] = data[at : at + length]
+    else:
+        data[at : at + length] = (b"\0" if how == "zero" else b"\xff") * length
+    path.write_bytes(bytes(data))
+    if chance[9] % 2 and not list(run.glob("*-wal")):
+        with contextlib.suppress(sqlite3.Error, UnicodeError, OverflowError, MemoryError):
+            reseal(run)
+    return f"{how} {path.relative_to(run)} at {at}"

@@ -1,0 +1,218 @@
+"""Directories that an attacker made, opened with every command: no effect outside, no hang, little memory, and always a
+clear refusal; commands that look leave every byte and every time stamp as they were.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedforget import Request
+from fedforget.algorithm.forget import Decision
+from fedforget.store import run_directory
+from fedforget.store.inbox import Inbox
+from fedforget.store.requests import Intent, Submission
+from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
+from tests.store.hostile import Case, cases, mutated
+from tests.tally import exhaustive, tally
+
+CASES = cases()
+MEMORY = 2**30
+UNEXPECTED, NO_MEMORY = 70, 14
+TRAINING = ("verify", "receipt", "train", "forget", "pending", "rebuild")
+WORST = (
+    "directory", "tree", "journal", "file lock link", "file plan.toml pipe", "file models/* pipe",
+    "rows a billion rounds",
+    "schema an endless view", "toml deep", "json intent deep list", "log record.db page size",
+)  # fmt: skip
+QUICK = [
+    case
+    for place, case in enumerate(CASES)
+    if place % 10 == 0 or case.name.startswith(WORST) or case.name.endswith((".db sparse", ".db link", "* giant"))
+]
+LOOKED_AT = CASES if exhaustive() else CASES[3::8]  # ``make torture`` takes all of them
+WORKED_ON = CASES if exhaustive() else CASES[5::16]
+MUTATIONS, QUICK_MUTATIONS = 1500 if exhaustive() else 240, 40
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A run at rest and one that was killed at work, each with something in every table and file."""
+
+    zygote: Zygote
+    rest: Path
+    crashed: Path
+    receipt: Path
+    key: Path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    root = tmp_path_factory.mktemp("hostile")
+    run = root / "rest"
+    train(run)
+    good("forget", run, "--client", "1", "--basis", "exogenous", "--idempotency-key", "k")
+    (erased,) = good_json("status", run)["receipts"]
+    (root / "receipt.json").write_text(json.dumps(good_json("receipt", "show", run, erased["id"])))
+    shutil.copy(run / "receipt-key.pub.pem", root / "key.pem")
+    good("policy", run, "batch", "--window", "7")
+    good("forget", run, "--client", "2", "--defer")
+    with run_directory.writing(run) as opened:
+        opened.record.book.also_known_as(["r-other"], [erased["id"]])
+    Inbox(run).leave(Submission.of((Request(3),), "unknown"))
+    shutil.copytree(run, root / "working")
+    with run_directory.writing(root / "working") as opened:
+        intent = Intent.new((), Decision((), (), (), goal=5, rewind_to=5))
+        opened.record.batches.begin(intent, guarantee="path", recomputed_steps=0)
+        opened.server.begin_work(intent.batch_id)
+        opened.clients.database.run("UPDATE samples SET content = content")
+        shutil.copytree(root / "working", root / "crashed")
+    with zygote_in(root) as zygote:
+        yield Runs(zygote, run, root / "crashed", root / "receipt.json", root / "key.pem")
+
+
+def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path, ...]]:
+    return {
+        "doctor": ("doctor", run),
+        "status": ("status", run),
+        "clients": ("clients", run),
+        "state": ("state", run),
+        "verify": ("verify", run, "--federation", "inline"),
+        "export": ("export", run, outside.with_name("model.pt")),
+        "dry run": ("forget", run, "--client", "3", "--dry-run"),
+        "receipt": ("receipt", "verify", runs.receipt, "--key", runs.key, "--run", run, "--federation", "inline"),
+    }
+
+
+def working(run: Path) -> dict[str, tuple[str | Path, ...]]:
+    return {
+        "train": ("train", run, "--federation", "inline"),
+        "forget": ("forget", run, "--client", "4", "--federation", "inline"),
+        "pending": ("run-pending", run, "--all", "--federation", "inline"),
+        "rebuild": ("doctor", run, "--rebuild", "--federation", "inline"),
+        "show": ("receipt", "show", run, "r-other"),
+    }
+
+
+def seen(root: Path) -> dict[str, tuple[object, ...]]:
+    """Everything below a directory but the times at which it was read."""
+    found: dict[str, tuple[object, ...]] = {}
+    for path in (root, *sorted(root.rglob("*"))):
+        known = path.lstat()
+        small = stat.S_ISREG(known.st_mode) and known.st_size < 2**25
+        content = path.read_bytes() if small else b""
+        found[str(path)] = known.st_mode, known.st_size, known.st_mtime_ns, known.st_ctime_ns, known.st_nlink, content
+    return found
+
+
+def require_clear(result: Result, what: str) -> None:
+    assert result.code >= 0, f"{what}: killed by signal {-result.code}"
+    assert result.code not in (UNEXPECTED, NO_MEMORY), f"{what}: {result.err[-300:]}"
+    assert "Traceback" not in result.err, what
+    if result.code:
+        assert "error: " in result.err, f"{what}: {result}"
+
+
+class Attack:
+    """One hostile directory, and files outside that must stay as they are."""
+
+    def __init__(self, case: Case, runs: Runs, tmp_path: Path) -> None:
+        self.case, self.runs = case, runs
+        self.run, self.outside = tmp_path / "run", tmp_path / "outside"
+        shutil.copytree(runs.crashed if case.crashed else runs.rest, self.run)
+        self.outside.mkdir()
+        (self.outside / "victim").write_text("not of this run")
+        case.make(self.run, self.outside)
+
+    def look(self, *names: str) -> None:
+        before, outside, codes = seen(self.run), seen(self.outside), dict[str, int]()
+        for name, command in looking(self.run, self.runs, self.outside).items():
+            if name in names and not (self.case.long and name in TRAINING):
+                result = self.runs.zygote.run(*command, memory=MEMORY)
+                require_clear(result, f"{self.case.name}, {name}")
+                assert seen(self.outside) == outside, f"{self.case.name}, {name}: an effect outside"
+                assert seen(self.run) == before, f"{self.case.name}, {name}: looking wrote"
+                codes[name] = result.code
+                tally("hostile/commands that look")
+        assert self.case.harmless or any(codes.values()), f"{self.case.name} is not refused: {codes}"
+
+    def work(self, *names: str) -> None:
+        outside = {path: known[1:] for path, known in seen(self.outside).items()}
+        for name, command in working(self.run).items():
+            if name in names and not (self.case.long and name in TRAINING):
+                result = self.runs.zygote.run(*command, memory=MEMORY)
+                require_clear(result, f"{self.case.name}, {name}")
+                now = {path: known[1:] for path, known in seen(self.outside).items()}
+                assert now == outside, f"{self.case.name}, {name}: an effect outside"
+                tally("hostile/commands that work")
+
+
+def test_there_are_many_kinds() -> None:
+    assert len(CASES) >= 200
+
+
+def test_the_runs_themselves_are_sound(runs: Runs, tmp_path: Path) -> None:
+    """Else every refusal would be for another reason."""
+    for path, refused in ((runs.rest, set()), (runs.crashed, {"doctor", "state", "verify", "export", "receipt"})):
+        before = seen(path)
+        for name, command in looking(path, runs, tmp_path / "outside").items():
+            result = runs.zygote.run(*command, memory=MEMORY)
+            assert (result.code != 0) == (name in refused), f"{name}: {result}"
+            assert seen(path) == before, name
+        copy = shutil.copytree(path, tmp_path / path.name)
+        for name, command in working(copy).items():
+            assert (result := runs.zygote.run(*command, memory=MEMORY)).code == 0, f"{name}: {result}"
+
+
+@pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
+def test_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+    attack = Attack(case, runs, tmp_path)
+    others = ("status", "verify", "state", "export", "receipt")
+    attack.look("doctor", others[CASES.index(case) // 10 % len(others)])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", LOOKED_AT, ids=lambda case: case.name)
+def test_a_hostile_directory_with_every_command_that_looks(runs: Runs, tmp_path: Path, case: Case) -> None:
+    Attack(case, runs, tmp_path).look(*looking(tmp_path, runs, tmp_path))
+
+
+@pytest.mark.parametrize("case", QUICK[::6], ids=lambda case: case.name)
+def test_working_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+    Attack(case, runs, tmp_path).work("train")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", WORKED_ON, ids=lambda case: case.name)
+def test_every_work_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+    for name in working(tmp_path):
+        Attack(case, runs, tmp_path / name).work(name)
+
+
+@pytest.mark.parametrize("command", ["status", "verify", "doctor", "train"])
+def test_mutations(runs: Runs, tmp_path: Path, command: str) -> None:
+    mutate(runs, tmp_path, command, range(QUICK_MUTATIONS // 4))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["status", "verify", "doctor", "state", "train", "forget"])
+def test_many_mutations(runs: Runs, tmp_path: Path, command: str) -> None:
+    mutate(runs, tmp_path, command, range(MUTATIONS // 6))
+
+
+def mutate(runs: Runs, root: Path, command: str, numbers: range) -> None:
+    for number in numbers:
+        path = shutil.copytree(runs.crashed if number % 3 == 0 else runs.rest, root / str(number))
+        what = f"mutation {number}, {mutated(path, number)}, {command}"
+        before, looks = seen(path), looking(path, runs, root / "outside")
+        result = runs.zygote.run(*(looks | working(path))[command], memory=MEMORY)
+        require_clear(result, what)
+        assert command not in looks or seen(path) == before, what
+        tally("hostile/random mutations")
+        shutil.rmtree(path)
