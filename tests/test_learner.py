@@ -7,6 +7,7 @@ import contextlib
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,9 @@ from torch.utils.data import TensorDataset
 
 import fedforget.environment
 from fedforget import LocalOptimizer, Plan, Request, Run
+from fedforget.algorithm.draws import PrfPriorities, draw_clients_with_replacement
+from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import CommitsLost, EnvironmentDiffers, FedForgetError, InvalidInput, LearnerDiffers, RunDamaged
 from fedforget.federation.inline import InlineFederation
 from fedforget.store import run_directory
@@ -285,13 +289,14 @@ def test_what_was_deleted_from_the_data_first_can_still_be_forgotten(scratch_pat
 def test_a_client_that_fails_to_repeat_leaves_it_to_another(
     scratch_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    run = make(scratch_path / "run")
+    plan = replace(PLAN, local_steps=6)
+    run = make(scratch_path / "run", plan)
     run.train()
     request, asked = late_client(run), list[Any]()
     real = TorchLearner.train
 
     def fails_once(self: TorchLearner, work: Any) -> Any:
-        if len(work.rows) < PLAN.local_steps:  # only a witness takes so few
+        if len(work.rows) < plan.local_steps:  # only a witness takes so few
             asked.append(work.client)
             if len(asked) == 1:
                 raise RuntimeError("a bad moment")
@@ -304,13 +309,14 @@ def test_a_client_that_fails_to_repeat_leaves_it_to_another(
     assert run.verify().ok
 
 
-def test_a_witness_costs_two_steps_of_one_client(scratch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = make(scratch_path / "run")
+def test_a_witness_costs_five_steps_of_one_client(scratch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(PLAN, local_steps=20)
+    run = make(scratch_path / "run", plan)
     run.train()
     request, taken = late_client(run), list[int]()
     real = TorchLearner._step
     with run_directory.reading(run.path) as opened:
-        rounds = PLAN.rounds - opened.server.first_rounds()[request.client] + 1
+        rounds = plan.rounds - opened.server.first_rounds()[request.client] + 1
 
     def step(self: TorchLearner, *arguments: Any) -> None:
         taken.append(1)
@@ -318,7 +324,8 @@ def test_a_witness_costs_two_steps_of_one_client(scratch_path: Path, monkeypatch
 
     monkeypatch.setattr(TorchLearner, "_step", step)
     run.forget(request)
-    assert len(taken) <= 2 + rounds * PLAN.clients_per_round * PLAN.local_steps
+    assert len(taken) % plan.local_steps == 5, "all else are whole local rounds"
+    assert len(taken) <= 5 + rounds * plan.clients_per_round * plan.local_steps
 
 
 # ----------------------------------------------------------------------------------------------------------- the note
@@ -334,14 +341,20 @@ def witnesses(run: Run) -> dict[tuple[Any, int], bytes]:
 
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_every_round_whose_start_is_kept_has_a_witness_of_each_client_in_it(
+def test_each_client_has_a_witness_of_the_first_and_about_every_tenth_round(
     scratch_path: Path, plan: Plan, federation: str
 ) -> None:
+    plan = replace(plan, rounds=27)
     run = make(scratch_path / "run", plan, federation=federation)
     run.train()
     noted = witnesses(run)
-    kept = {1: range(1, 7), 3: (1, 4), "ends": (1,), "every": range(1, 7)}[plan.keep]
-    assert {round_ for _, round_ in noted} == set(kept)
+    expected = {3: (1, 13, 25), "ends": (1,), "every": (1, 11, 21)}[plan.keep]
+    slots = PrfPriorities(SeedSource(SEED).server().value)
+    assert set(noted) == {
+        (client, round_)
+        for round_ in expected
+        for client in draw_clients_with_replacement(slots, IdSet(DATA), round_, plan.clients_per_round)
+    }
     assert len(set(noted.values())) == len(noted), "each is keyed by its client and round"
     assert all(len(witness) == 16 for witness in noted.values())
     other = make(scratch_path / "other", plan, seed=SEED + 1)
@@ -352,7 +365,7 @@ def test_every_round_whose_start_is_kept_has_a_witness_of_each_client_in_it(
 @pytest.mark.parametrize("workers", [1, 2, 3])
 def test_witnesses_are_the_same_however_rounds_are_shared_out(scratch_path: Path, workers: int) -> None:
     """Also where a local round is cut in two, before or after the steps that the witness is about."""
-    plan = Plan(3, 3, 2, 4, LocalOptimizer(0.2, 0.5))
+    plan = Plan(3, 3, 7, 11, LocalOptimizer(0.2, 0.5))
     inline = make(scratch_path / "inline", plan)
     inline.train()
     pool = make(scratch_path / "pool", plan, federation="pool", workers=workers)

@@ -11,7 +11,7 @@ import pytest
 
 from fedforget import Request, Run
 from fedforget.errors import shown
-from fedforget.store import requests
+from fedforget.store import requests, run_directory
 from fedforget.store.lock import RunLock
 from tests.cli.commandline import call, good, good_json, refused, train
 from tests.requests.world import opened
@@ -87,8 +87,10 @@ def test_an_unfinished_request_needs_attention_unless_a_process_works_on_it(own:
         seen.append(call("status", own.path, "--check").code)
         raise KeyboardInterrupt
 
+    with run_directory.reading(own.path) as run:
+        drawn = next(iter(run.server.first_rounds()))
     with pytest.raises(KeyboardInterrupt):
-        own.forget(Request(4), on_round=interrupt)
+        own.forget(Request(drawn), on_round=interrupt)
     assert seen == [0], "under way"
     result = call("status", own.path, "--check", "--json")
     assert (result.code, result.error["code"], result.json["pending"]) == (17, "attention-needed", True)

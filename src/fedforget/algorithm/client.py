@@ -70,7 +70,7 @@ class Client:
     def _round(self, task: TrainTask) -> LocalRound:
         self.get_ready(task.round)
         rows, streams = self._ahead.pop(task.round)
-        after = min(WITNESSED_STEPS, len(rows)) if self._plan.keeps_start(task.round) else 0
+        after = min(WITNESSED_STEPS, len(rows)) if self._plan.has_witness(task.round) else 0
         return LocalRound(task.round, self.id, task.model, self.samples.ids, rows, streams, witness_after=after)
 
     def witness(self, round_: int, checksum: bytes) -> bytes:

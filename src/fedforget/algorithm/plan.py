@@ -19,6 +19,7 @@ _MOST_A_ROUND = {"clients_per_round": 10**6, "local_steps": 10**6}
 _FROM_ONE = "the nearest feasible value is 1"
 KEEP_EVERY = "every"
 KEEP_ENDS = "ends"
+_WITNESS_INTERVAL = 10  # rounds: noting one each round takes 5 % of a short round
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +108,20 @@ class Plan:
             return True
         return isinstance(self.keep, int) and round_ % self.keep == 0
 
-    def keeps_start(self, round_: int) -> bool:
-        """Whether the state that a round starts from stays on disk after the round."""
-        return self.is_kept(round_ - 1, round_)
+    def last_witnessed_round(self, rounds_done: int) -> int:
+        """The latest of the first ``rounds_done`` rounds that clients note a witness of; 0 if there is none.
+
+        Round 1 and about every tenth after it, always one whose starting state stays on disk.
+        """
+        if not rounds_done or self.keep == KEEP_ENDS:
+            return min(rounds_done, 1)
+        kept = 1 if self.keep == KEEP_EVERY else int(self.keep)
+        interval = -(-_WITNESS_INTERVAL // kept) * kept
+        return rounds_done - (rounds_done - 1) % interval
+
+    def has_witness(self, round_: int) -> bool:
+        """Whether the clients of a round note a witness of it."""
+        return self.last_witnessed_round(round_) == round_
 
     def kept_count(self, rounds_done: int) -> int:
         """How many models are on disk once ``rounds_done`` rounds are."""

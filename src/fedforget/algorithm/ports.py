@@ -17,7 +17,7 @@ from fedforget.algorithm.ids import Id, IdSet
 
 NOTHING: Iterator[None] = iter(())
 WITNESS_BYTES = 16
-WITNESSED_STEPS = 2  # one is not enough: a frozen layer leaves the first loss as it was
+WITNESSED_STEPS = 5  # more steps show more: a loss may differ only for a class that few batches hold
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +240,7 @@ class ClientMemory(Protocol):
     def seed(self, client: Id) -> bytes: ...
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
-        """The witness of each round that the client trained and whose starting state is kept."""
+        """The client's witness of each round that it trained and that has witnesses (``Plan.has_witness``)."""
 
     def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
         """First uses (client, sample, step) and witnesses (client, round, witness), durable together."""

@@ -30,7 +30,7 @@ class Repetition:
 def repeat_witness(
     server: Server, rounds: int, requests: Sequence[Request] = (), *, all_clients: bool = False
 ) -> Repetition | None:
-    """Repeat the witness of the latest round that can be: up to ``rounds``, from a state that is kept.
+    """Repeat the witness of the latest round up to ``rounds`` that has one.
 
     Requests that rewind to ``rounds`` touch nothing that was drawn up to there. Where everything is rewound, a client
     that took part in round 1 and loses nothing can still repeat its own. A client that fails leaves it to the next one.
@@ -39,13 +39,13 @@ def repeat_witness(
     memory = server.memory
     if not memory.rounds_done or not len(memory.roster):
         return None
-    start = memory.kept_at_or_before(max(rounds, 1) - 1)
-    slots = draw_clients_with_replacement(server.priorities, memory.roster, start + 1, server.plan.clients_per_round)
-    model, failure, found = memory.load(start).model, None, None
+    round_ = server.plan.last_witnessed_round(max(rounds, 1))
+    slots = draw_clients_with_replacement(server.priorities, memory.roster, round_, server.plan.clients_per_round)
+    model, failure, found = memory.load(round_ - 1).model, None, None
     for client in multiplicities(slots):
         leaving = [request.sample for request in requests if request.client == client]
         if rounds >= 1 or not leaving:
-            task, samples = TrainTask(start + 1, client, model), [sample for sample in leaving if sample is not None]
+            task, samples = TrainTask(round_, client, model), [sample for sample in leaving if sample is not None]
             try:
                 agrees = server.federation.repeats(task, samples)
             except TrainingFailed as error:

@@ -80,7 +80,7 @@ def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
     plan, done = server.plan, server.rounds_done
     if not done or not len(server.roster) or plan.clients_per_round * (len(server.roster) + _A_SLOT) > _MOST_DRAWN:
         return False
-    last = max((round_ + 1 for round_ in server.kept() if round_ < done), default=1)
+    last = plan.last_witnessed_round(done)
     slots = draw_clients_with_replacement(PrfPriorities(server.seed.value), server.roster, last, plan.clients_per_round)
     return any(last not in clients.witnesses(client) for client in set(slots))
 
