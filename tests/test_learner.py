@@ -556,7 +556,7 @@ def test_another_environment_is_refused_with_both_ways_out(
     with pytest.raises(EnvironmentDiffers) as caught:
         run.forget(request)
     assert caught.value.code == "environment-differs"
-    assert "processor was old and is new" in caught.value.message
+    assert "the processor: old then, new now" in caught.value.message
     assert "compute all 4 rounds (12 steps)" in caught.value.hint
     assert "--accept-mixed" in caught.value.hint
     assert function_files(run.path) == before

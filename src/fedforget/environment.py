@@ -11,7 +11,15 @@ from typing import Protocol
 
 _GENERATION = {"family": "cpu family", "model": "model"}
 _VECTORS = ("avx", "avx2", "avx512f")  # the last that is there counts
-_BITS = ("torch", "numpy", "processor", "threads", "vectors", "variables", "probe")
+_BITS = {  # what may change the bits of a result, in words
+    "torch": "torch",
+    "numpy": "numpy",
+    "processor": "the processor",
+    "threads": "the number of threads",
+    "vectors": "the vector instructions",
+    "variables": "the environment variables",
+    "probe": "the results of test operations",
+}
 
 
 @cache
@@ -53,8 +61,8 @@ def is_mixed(trained: Iterable[_Trained]) -> bool:
 def numeric_differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """What may give other bits, in words."""
     return [
-        f"{key} was {then.get(key) or 'not set'} and is {now.get(key) or 'not set'}"
-        for key in _BITS
+        f"{words}: {then.get(key) or 'none'} then, {now.get(key) or 'none'} now"
+        for key, words in _BITS.items()
         if then.get(key) != now.get(key)
     ]
 

@@ -89,8 +89,8 @@ def _environment_differs(run: OpenRun, then: TrainedRounds, now: dict[str, str])
     steps = run.server.steps_of(done)
     changes = "; ".join(numeric_differences(then.environment, now))
     return EnvironmentDiffers(
-        f"nothing was changed: rounds {then.first_round} to {then.last_round} of {run.path} were trained in another "
-        f"environment ({changes}), and going on here gives bytes of neither",
+        f"nothing was changed: {run.path} has {then} from another environment ({changes}), "
+        "and going on here gives bytes of neither",
         hint=f"work where they were trained; or give --recompute-all (recompute_all=True) to compute all {done} rounds "
         f"({steps} steps) here, exact again; or --accept-mixed (accept_mixed=True), and the full receipt says so",
     )

@@ -589,9 +589,11 @@ def test_a_state_that_somebody_looked_at_has_no_law_for_anybody(tmp_path: Path) 
     """Also for a request that was begun with before, and is finished together with the one that looked."""
     run = opened(tmp_path / "run", seed=None)
     run.train()
+    with run_directory.reading(run.path) as found:
+        drawn = next(iter(found.server.first_rounds()))
     with pytest.raises(KeyboardInterrupt):
-        run.forget([Request(4), Request(3)], basis="exogenous", on_round=interrupt)
-    run.forget(Request(2), basis="model-informed")
+        run.forget([Request(drawn), Request((drawn + 1) % 5)], basis="exogenous", on_round=interrupt)
+    run.forget(Request((drawn + 2) % 5), basis="model-informed")
     assert {receipt.guarantee for receipt in run.receipts()} == {"path"}
     assert run.verify().ok
 

@@ -71,8 +71,8 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 def standing(facts: Mapping[str, Any]) -> str:
     """Where a run stands, for people: a request that waits is a line of its own, wherever it waits."""
-    trained = [f"rounds {each['first_round']} to {each['last_round']}" for each in facts["environments"]]
-    facts = {**facts, "environments": "; ".join(trained)}
+    trained = [f"{each['first_round']} to {each['last_round']}" for each in facts["environments"]]
+    facts = {**facts, "environments": f"rounds {', '.join(trained)}"}
     if not facts["mixed_environments"]:
         facts = {name: value for name, value in facts.items() if "environments" not in name}
     waiting = facts["open_requests"]

@@ -98,9 +98,8 @@ def verify(
     found = Verification(seeds_tainted=run.record.book.tainted, environments=len(kinds))
     same_environment = kinds <= {arithmetic(here)}
     if len(kinds) > 1:
-        rounds = ", ".join(f"{each.first_round} to {each.last_round}" for each in trained)
         found.problems.append(
-            f"rounds {rounds} were trained in different environments: their bytes are of none of them"
+            f"{', '.join(map(str, trained))} were trained in different environments: their bytes are of none of them"
         )
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)

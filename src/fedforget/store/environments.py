@@ -28,6 +28,11 @@ class TrainedRounds:
     last_round: int
     environment: Mapping[str, str]
 
+    def __str__(self) -> str:
+        if self.first_round == self.last_round:
+            return f"round {self.first_round}"
+        return f"rounds {self.first_round} to {self.last_round}"
+
     def as_dict(self) -> dict[str, Any]:
         return {"first_round": self.first_round, "last_round": self.last_round, **self.environment}
 

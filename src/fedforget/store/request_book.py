@@ -29,6 +29,7 @@ class RequestBook:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
+        self._run = database.path.parent
 
     # Looking up
 
@@ -71,7 +72,9 @@ class RequestBook:
         [identifier] = self._originals([identifier])
         found = self._receipts("WHERE id = ?", (identifier,))
         if not found:
-            raise UnknownTarget(f"there is no request {shown(identifier)}", hint="`fedforget status RUN` lists them")
+            raise UnknownTarget(
+                f"there is no request {shown(identifier)}", hint=f"`fedforget status {self._run}` lists them"
+            )
         return found[0]
 
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
@@ -238,7 +241,7 @@ class RequestBook:
             if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
                 raise InvalidInput(
                     f"request {shown(identifier)} is {self.receipt(identifier).state}, too late to cancel it",
-                    hint="only what waits can be cancelled; `fedforget status RUN` shows what does",
+                    hint=f"only what waits can be cancelled; `fedforget status {self._run}` shows what does",
                 )
             self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
             self.chain.append(Stage.CANCELLED, {"request": identifier, "cancelled_basis": basis})
