@@ -1,8 +1,8 @@
 """What it costs to record witnesses: the same training with them and without, run by run in one process.
 
-A witness is a checksum of a client's local model after a few steps. Clients note one in round 1 and in about every tenth
-round after it; the learner of a later command is compared with it. Rounds of the digits MLP take a few milliseconds, so
-this is the most that witnesses can cost. "Rounds" is the time between the first and the last commit.
+A witness is a checksum of a client's local model after a few steps. Clients note one in round 1 and in about every
+tenth round after it; the learner of a later command is compared with it. Rounds of the digits MLP take a few
+milliseconds, so this is the most that witnesses can cost. "Rounds" is the time between the first and the last commit.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def rounds_of(directory: Path, plan: Plan, data: FederatedData, federation: str,
     run = Run(directory, plan, model=mlp(SMALL), data=data, seed=SEED, federation=federation)
     if witnesses:
         return timed(lambda on_round: run.train(on_round=on_round)).later
-    with mock.patch.object(Plan, "has_witness", lambda _plan, _round: False):
+    with mock.patch.object(Plan, "has_witness", return_value=False):
         return timed(lambda on_round: run.train(on_round=on_round)).later
 
 

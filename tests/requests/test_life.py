@@ -590,7 +590,7 @@ def test_a_state_that_somebody_looked_at_has_no_law_for_anybody(tmp_path: Path) 
     run = opened(tmp_path / "run", seed=None)
     run.train()
     with run_directory.reading(run.path) as found:
-        drawn = next(iter(found.server.first_rounds()))
+        drawn = int(next(iter(found.server.first_rounds())))
     with pytest.raises(KeyboardInterrupt):
         run.forget([Request(drawn), Request((drawn + 1) % 5)], basis="exogenous", on_round=interrupt)
     run.forget(Request((drawn + 2) % 5), basis="model-informed")
