@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.harness import Figure, give, median_figure, options
-from fedforget.evidence.standard_worlds import STANDARD, prove
+from fedforget.evidence.worlds import STANDARD, prove
 
 CASES = (
     "unequal sizes: N < b, N = b, N = b+1",

@@ -14,9 +14,9 @@ import typer
 from fedforget import errors
 from fedforget.cli import app as cli
 from fedforget.cli import learning, looking, proving, receipts, requests
+from fedforget.requests.lifecycle import Stage
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.plan_file import PlanFile
-from fedforget.store.requests import Stage
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reliability.md"
 FILES = (
     "tests/cli/test_kill.py", "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
-    "tests/store/test_wholeness.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
+    "tests/store/test_crash_check.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
     "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
     "tests/store/test_hostile.py",
 )  # fmt: skip

@@ -12,14 +12,14 @@ __version__ = "0.3.0.dev0"
 if TYPE_CHECKING:
     from fedforget.algorithm.forget import Request
     from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
-    from fedforget.algorithm.theory import ForgettingCost, Loss, forgetting_cost
     from fedforget.errors import FedForgetError
-    from fedforget.evidence.receipts import ReceiptCheck, read_receipt
+    from fedforget.evidence.receipts.statement import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
-    from fedforget.overview import Status
+    from fedforget.planner.costs import ForgettingCost, Loss, forgetting_cost
+    from fedforget.requests.lifecycle import Receipt
+    from fedforget.requests.policy import Policy
     from fedforget.run import Run
-    from fedforget.store.policy import Policy
-    from fedforget.store.requests import Receipt
+    from fedforget.session.status import Status
 
 __all__ = [
     "FedForgetError",
@@ -42,20 +42,20 @@ __all__ = [
 
 _HOMES = {
     "FedForgetError": "fedforget.errors",
-    "ForgettingCost": "fedforget.algorithm.theory",
+    "ForgettingCost": "fedforget.planner.costs",
     "LocalOptimizer": "fedforget.algorithm.plan",
-    "Loss": "fedforget.algorithm.theory",
+    "Loss": "fedforget.planner.costs",
     "Plan": "fedforget.algorithm.plan",
-    "Policy": "fedforget.store.policy",
-    "ReceiptCheck": "fedforget.evidence.receipts",
-    "Receipt": "fedforget.store.requests",
+    "Policy": "fedforget.requests.policy",
+    "ReceiptCheck": "fedforget.evidence.receipts.statement",
+    "Receipt": "fedforget.requests.lifecycle",
     "Request": "fedforget.algorithm.forget",
     "Run": "fedforget.run",
     "ServerOptimizer": "fedforget.algorithm.plan",
-    "Status": "fedforget.overview",
+    "Status": "fedforget.session.status",
     "Verification": "fedforget.evidence.replay",
-    "forgetting_cost": "fedforget.algorithm.theory",
-    "read_receipt": "fedforget.evidence.receipts",
+    "forgetting_cost": "fedforget.planner.costs",
+    "read_receipt": "fedforget.evidence.receipts.statement",
 }
 
 

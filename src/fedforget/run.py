@@ -14,33 +14,33 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fedforget import intake
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan, check_eval_every, goal_of
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.algorithm.theory import ForgettingCost
 from fedforget.data.federated import FederatedData
-from fedforget.engine import INLINE, Engine, OnRound, Workforce
-from fedforget.environment import numeric_environment
-from fedforget.erasure import Erasure
+from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput, LearnerDiffers, PlanRefused, quoted
-from fedforget.evidence.receipts import ReceiptCheck, compare, issue, recomputed_rounds
+from fedforget.evidence.receipts.statement import ReceiptCheck, compare, issue, recomputed_rounds
 from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
-from fedforget.learner_check import OtherEnvironment, require_structure
-from fedforget.overview import Status, export_run, status_of, withdrawn_error
-from fedforget.store import advice, plan_file, run_directory
-from fedforget.store.birth import Birth, create
-from fedforget.store.files import storage_errors
+from fedforget.planner.costs import ForgettingCost
+from fedforget.requests import intake
+from fedforget.requests.lifecycle import Basis, Receipt, Submission, require_basis
+from fedforget.requests.policy import Policy
+from fedforget.requests.processor import Erasure
+from fedforget.requests.targets import preview
+from fedforget.session.engine import INLINE, Engine, OnRound, Workforce
+from fedforget.session.learner_check import OtherEnvironment, require_structure
+from fedforget.session.status import Status, export_run, status_of, withdrawn_error
+from fedforget.store import hints, plan_file, run_directory
+from fedforget.store.creation import Birth, create
 from fedforget.store.plan_file import PlanFile
-from fedforget.store.policy import Policy
-from fedforget.store.requests import Basis, Receipt, Submission, require_basis
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
-from fedforget.targets import preview
 from fedforget.training.arithmetic import fixed_arithmetic
+from fedforget.training.environment import numeric_environment
 from fedforget.training.identity import parts_of, require_loss, require_module, structure_of
 from fedforget.training.streams import own_streams
 from fedforget.training.weights import PristineBuffers, float_type, weights_of
@@ -147,7 +147,7 @@ class Run:
         if differences:
             raise PlanRefused(
                 f"{self.path} is a run with another plan: {'; '.join(differences)}",
-                hint=f"go on with {advice.train(self.path)}, without a plan; or choose another directory",
+                hint=f"go on with {hints.train(self.path)}, without a plan; or choose another directory",
             )
         with run_directory.reading(self.path, settled=False) as run:
             for request in without:
@@ -156,7 +156,7 @@ class Run:
                 ):
                     raise PlanRefused(
                         f"{self.path} was trained with {request}",
-                        hint=f"use {advice.forget(self.path)} instead of leaving it out",
+                        hint=f"use {hints.forget(self.path)} instead of leaving it out",
                     )
 
     # Learning and forgetting

@@ -1,4 +1,4 @@
-"""The examples in the docstrings of the algorithm hold, and every formula of the planner has one."""
+"""The examples in the docstrings of algorithm and planner hold, and every formula of the planner has one."""
 
 from __future__ import annotations
 
@@ -10,18 +10,23 @@ import pkgutil
 import pytest
 
 import fedforget.algorithm
+import fedforget.planner
 
-MODULES = [module.name for module in pkgutil.iter_modules(fedforget.algorithm.__path__)]
+MODULES = [
+    f"{room.__name__}.{module.name}"
+    for room in (fedforget.algorithm, fedforget.planner)
+    for module in pkgutil.iter_modules(room.__path__)
+]
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples_hold(name: str) -> None:
-    assert doctest.testmod(importlib.import_module(f"fedforget.algorithm.{name}")).failed == 0
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
 
 
-@pytest.mark.parametrize("name", ["theory", "geometric", "budget", "batching", "search"])
+@pytest.mark.parametrize("name", ["costs", "geometric", "storage", "windows", "search"])
 def test_every_formula_has_an_example(name: str) -> None:
-    module = importlib.import_module(f"fedforget.algorithm.{name}")
+    module = importlib.import_module(f"fedforget.planner.{name}")
     functions = [
         found
         for title, found in inspect.getmembers(module, inspect.isfunction)

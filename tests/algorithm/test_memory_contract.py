@@ -28,9 +28,9 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
+from fedforget.disk.database import Database
 from fedforget.store import client_store, server_store
 from fedforget.store.client_store import ClientStore
-from fedforget.store.database import Database
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
 from tests.helpers import World, clients_view, comparable, scratch, server_view, worlds

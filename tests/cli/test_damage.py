@@ -19,12 +19,12 @@ import typer
 
 from fedforget import Plan, ServerOptimizer
 from fedforget.builtin import open_run
+from fedforget.disk.door import Door
+from fedforget.disk.files import digest
+from fedforget.disk.lock import RunLock
 from fedforget.errors import RunBusy
-from fedforget.repair import rebuild
+from fedforget.health.repair import rebuild
 from fedforget.store import run_directory
-from fedforget.store.door import Door
-from fedforget.store.files import digest
-from fedforget.store.lock import RunLock
 from tests.cli.commandline import (
     WORLD,
     Result,

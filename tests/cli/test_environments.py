@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-import fedforget.environment
+import fedforget.training.environment
 from tests.cli.commandline import call, everything_of, good, good_json, refused, train
 
 
@@ -18,8 +18,8 @@ from tests.cli.commandline import call, everything_of, good, good_json, refused,
 def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of this machine, opened on another."""
     train(tmp_path / "run")
-    here = dict(fedforget.environment.environment())
-    monkeypatch.setattr(fedforget.environment, "environment", lambda: {**here, "processor": "another"})
+    here = dict(fedforget.training.environment.environment())
+    monkeypatch.setattr(fedforget.training.environment, "environment", lambda: {**here, "processor": "another"})
     return tmp_path / "run"
 
 

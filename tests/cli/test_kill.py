@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pytest
 
+from fedforget.requests.lifecycle import Stage
 from fedforget.store import run_directory
-from fedforget.store.requests import Stage
 from tests.cli.commandline import (
     WORLD,
     Zygote,

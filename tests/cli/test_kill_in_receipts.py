@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from fedforget.evidence.receipts.receipt_key import key_id, read_public_key, signing_key
 from fedforget.store import run_directory
-from fedforget.store.receipt_key import PRIVATE, PUBLIC, key_id, read_public_key, signing_key
+from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
 from tests.cli.commandline import Zygote, copy, good, good_json
 from tests.cli.test_kill import EVERY, PLAN, Work, count_touches, kill_at, kill_in_calls, strace
 from tests.tally import tally
@@ -35,10 +36,10 @@ class Showing(Work):
         file = self._tmp_path / "receipt.json"
         for command in (self.on(run), self.on(run), ("receipt", "show", run, self._command[0])):
             file.write_text(good(*command).out)
-            assert good_json("receipt", "verify", file, "--key", run / PUBLIC)["ok"]
+            assert good_json("receipt", "verify", file, "--key", run / PUBLIC_KEY)["ok"]
         with run_directory.reading(run) as found:
             known = found.record.receipt_key
-        assert known == key_id(read_public_key(run / PUBLIC)) == key_id(signing_key(run, known).public_key())
+        assert known == key_id(read_public_key(run / PUBLIC_KEY)) == key_id(signing_key(run, known).public_key())
         good("train", run)  # whoever was killed while closing the record left it whole, but not canonical
         assert good_json("doctor", run)["ok"]
         shutil.rmtree(run)
@@ -64,10 +65,10 @@ def make_showing(tmp_path: Path, forgot: tuple[Path, str]) -> Callable[[str], Sh
         good("receipt", "show", start, identifier)
         good("cancel", start, good_json("forget", start, "--client", "2", "--defer")["receipts"][0]["id"])
         if what == "a lost key":
-            (start / PRIVATE).unlink()
+            (start / PRIVATE_KEY).unlink()
         else:  # the halves of two keys
             good("receipt", "show", other := copy(run, tmp_path / "other"), identifier)
-            shutil.copy(other / PUBLIC, start / PUBLIC)
+            shutil.copy(other / PUBLIC_KEY, start / PUBLIC_KEY)
         return Showing(tmp_path, start, identifier, "--new-key")
 
     return make

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from fedforget import Request, Run
+from fedforget.disk.lock import RunLock
 from fedforget.errors import shown
-from fedforget.store import requests, run_directory
-from fedforget.store.lock import RunLock
+from fedforget.requests import lifecycle
+from fedforget.store import run_directory
 from tests.cli.commandline import call, good, good_json, refused, train
 from tests.requests.world import opened
 
@@ -31,7 +32,7 @@ class Clock(datetime):
 def later(monkeypatch: pytest.MonkeyPatch) -> Callable[[timedelta], None]:
     """Turns the clock on for everything that looks at deadlines."""
     monkeypatch.setattr(Clock, "ahead", timedelta(0))
-    monkeypatch.setattr(requests, "datetime", Clock)
+    monkeypatch.setattr(lifecycle, "datetime", Clock)
     return lambda ahead: monkeypatch.setattr(Clock, "ahead", ahead)
 
 
@@ -178,7 +179,7 @@ def test_a_lost_model_of_own_data_is_told_with_what_computes_it_again(own: Run) 
         result = call(*command)
         assert result.code in (1, 3)
         assert "--rebuild`" not in result.out + result.err
-        assert "fedforget.repair.rebuild(" in result.err
+        assert "fedforget.health.repair.rebuild(" in result.err
 
 
 def test_what_is_deferred_while_a_batch_is_half_way_in_waits_in_the_inbox(
@@ -188,7 +189,7 @@ def test_what_is_deferred_while_a_batch_is_half_way_in_waits_in_the_inbox(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("fedforget.erasure.apply", stop)
+        broken.setattr("fedforget.requests.processor.apply", stop)
         with pytest.raises(KeyboardInterrupt):
             own.forget(Request(4))
     (receipt,) = good_json("forget", own.path, "--client", "3", "--defer")["receipts"]

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from fedforget.algorithm.batching import Requests, in_windows
-from fedforget.algorithm.budget import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
 from fedforget.algorithm.plan import Plan, ServerOptimizer
-from fedforget.algorithm.theory import Loss, client_bound, forgetting_cost, sample_bound
 from fedforget.cli.plan_text import size
 from fedforget.cli.planning import DIGITS_MLP_BYTES
+from fedforget.planner.costs import Loss, client_bound, forgetting_cost, sample_bound
+from fedforget.planner.storage import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
+from fedforget.planner.windows import Requests, in_windows
 from tests.cli.commandline import PLAN, ROUNDS, call, good, good_json, models_in, refused, samples_of, train
 
 NUMBERS = ("--clients", "300", "--samples", "200")

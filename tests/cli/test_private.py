@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.store.lock import RunLock
+from fedforget.disk.lock import RunLock
 from fedforget.store.run_directory import writing
 from tests.cli.commandline import good, good_json, train
 
@@ -84,8 +84,8 @@ def test_the_runs_of_the_demonstration_are_not_readable_to_others(
 ) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
-    from fedforget import demo  # noqa: PLC0415
+    from fedforget.demo import story  # noqa: PLC0415
 
-    monkeypatch.setattr(demo, "PLAN", replace(demo.PLAN, rounds=8))
+    monkeypatch.setattr(story, "PLAN", replace(story.PLAN, rounds=8))
     good("demo", "--out", tmp_path / "demo", "--federation", "inline")
     assert readable(tmp_path / "demo") == []

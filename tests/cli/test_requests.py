@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.store.lock import RunLock
+from fedforget.disk.lock import RunLock
 from tests.cli.commandline import PLAN, copy, function_of, good, good_json, refused, requests_file
 
 

@@ -27,11 +27,12 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Run
-from fedforget import engine as engine_module
+from fedforget.disk import database
+from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError, StorageFailed, TrainingFailed
-from fedforget.overview import status_of
-from fedforget.store import database, run_directory
-from fedforget.store.write_behind import WriteBehind
+from fedforget.session import engine as engine_module
+from fedforget.session.status import status_of
+from fedforget.store import run_directory
 from tests.helpers import function_files, scratch
 from tests.requests.world import CLASSES, DATA, FEATURES, opened
 from tests.tally import tally

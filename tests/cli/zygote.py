@@ -21,7 +21,7 @@ from typing import Any
 from sklearn import datasets
 
 import fedforget
-from fedforget.store.write_behind import WriteBehind
+from fedforget.disk.write_behind import WriteBehind
 
 TOUCHES = {os.fsync, os.replace, os.unlink, os.mkdir, os.rmdir, os.ftruncate, os.pwrite, os.open, sqlite3.connect}
 

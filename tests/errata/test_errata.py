@@ -15,14 +15,6 @@ import pytest
 from fedforget.algorithm.forget import Request, forget
 from fedforget.algorithm.learn import learn
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import (
-    Loss,
-    client_bound,
-    exact_forgetting_cost,
-    expected_stream_cost,
-    forgetting_cost,
-    sample_bound,
-)
 from fedforget.evidence.laws import (
     Law,
     Oracle,
@@ -33,6 +25,14 @@ from fedforget.evidence.laws import (
     symbolic_server,
     textbook_law,
     total_variation,
+)
+from fedforget.planner.costs import (
+    Loss,
+    client_bound,
+    exact_forgetting_cost,
+    expected_stream_cost,
+    forgetting_cost,
+    sample_bound,
 )
 from tests.errata import printed
 from tests.errata.printed import Setting, World, law_of, learn_then_forget, without

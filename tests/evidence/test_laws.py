@@ -23,6 +23,7 @@ from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
+from fedforget.disk.database import Database
 from fedforget.errors import InvalidId, InvalidInput, UnknownTarget
 from fedforget.evidence.laws import (
     Law,
@@ -35,11 +36,10 @@ from fedforget.evidence.laws import (
     textbook_law,
     total_variation,
 )
-from fedforget.evidence.standard_worlds import STANDARD
+from fedforget.evidence.worlds import STANDARD
 from fedforget.federation.inline import InlineFederation
 from fedforget.store import client_store, server_store
 from fedforget.store.client_store import ClientStore
-from fedforget.store.database import Database
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
 from tests.helpers import HistoryIsTheModel, scratch

@@ -13,11 +13,11 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.errors import InvalidInput, ReceiptRefused
-from fedforget.evidence.envelope import _pre_authentication, seal
-from fedforget.evidence.receipts import check
-from fedforget.store import edwards
-from fedforget.store.edwards import is_honest_key
-from fedforget.store.receipt_key import public_pem, read_public_key
+from fedforget.evidence.receipts import ed25519
+from fedforget.evidence.receipts.ed25519 import is_honest_key
+from fedforget.evidence.receipts.envelope import _pre_authentication, seal
+from fedforget.evidence.receipts.receipt_key import public_pem, read_public_key
+from fedforget.evidence.receipts.statement import check
 
 # The 8 points whose order divides 8, and the other ways to spell them; a test below multiplies them by 8.
 SMALL_ORDER = [
@@ -54,19 +54,19 @@ def test_a_weak_or_malformed_key_is_refused(tmp_path: Path, raw: str) -> None:
         read_public_key(key_file(tmp_path / "key", raw))
 
 
-def point(raw: str) -> edwards.Point:
-    found = edwards._decoded(bytes.fromhex(raw))
+def point(raw: str) -> ed25519.Point:
+    found = ed25519._decoded(bytes.fromhex(raw))
     assert found is not None
     return found
 
 
 def test_the_vectors_are_what_they_are_called() -> None:
     assert len({point(raw) for raw in SMALL_ORDER}) == 8
-    assert all(edwards._is_neutral(edwards._times(8, point(raw))) for raw in SMALL_ORDER)
-    mixed, order = point(MIXED_ORDER), edwards._ORDER
-    assert not edwards._is_neutral(edwards._times(order, mixed))
-    assert not edwards._is_neutral(edwards._times(8, mixed))
-    assert edwards._is_neutral(edwards._times(8 * order, mixed))
+    assert all(ed25519._is_neutral(ed25519._times(8, point(raw))) for raw in SMALL_ORDER)
+    mixed, order = point(MIXED_ORDER), ed25519._ORDER
+    assert not ed25519._is_neutral(ed25519._times(order, mixed))
+    assert not ed25519._is_neutral(ed25519._times(8, mixed))
+    assert ed25519._is_neutral(ed25519._times(8 * order, mixed))
 
 
 def test_a_signature_under_a_key_of_small_order_needs_no_private_key() -> None:

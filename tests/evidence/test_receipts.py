@@ -18,13 +18,21 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget import Request, Run
 from fedforget.algorithm.seeds import Seed
-from fedforget.doctor import examine
+from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
-from fedforget.evidence.envelope import PAYLOAD_TYPE, seal, unseal
-from fedforget.evidence.receipts import ReceiptCheck, check
-from fedforget.store import receipt_key, run_directory
-from fedforget.store.files import write_durably
-from fedforget.store.receipt_key import PRIVATE, PUBLIC, key_id, private_pem, public_pem, read_public_key, signing_key
+from fedforget.evidence.receipts import receipt_key
+from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
+from fedforget.evidence.receipts.receipt_key import (
+    key_id,
+    private_pem,
+    public_pem,
+    read_public_key,
+    signing_key,
+)
+from fedforget.evidence.receipts.statement import ReceiptCheck, check
+from fedforget.health.doctor import examine
+from fedforget.store import run_directory
+from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
 from tests.requests.world import opened
 from tests.tally import tally
 
@@ -61,7 +69,7 @@ def statement_of(envelope: dict[str, Any]) -> dict[str, Any]:
 
 def checked(run: Run, envelope: Any, **how: Any) -> ReceiptCheck:
     file = written(run.path.parent / "receipt.json", envelope)
-    return run.check_receipt(check(file, read_public_key(run.path / PUBLIC)), **how)
+    return run.check_receipt(check(file, read_public_key(run.path / PUBLIC_KEY)), **how)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -91,7 +99,7 @@ def test_every_receipt_of_a_run_verifies_offline_and_with_the_run(run: Run, publ
         found = checked(run, run.signed_receipt(identifier, public=public))
         assert found.ok, found.problems
         assert found.run_ok
-    assert stat.S_IMODE((run.path / PRIVATE).stat().st_mode) == 0o600
+    assert stat.S_IMODE((run.path / PRIVATE_KEY).stat().st_mode) == 0o600
 
 
 def test_the_rounds_that_were_recomputed_are_replayed(run: Run) -> None:
@@ -162,7 +170,7 @@ def test_a_wrong_key_is_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "other.pem").write_bytes(public_pem(Ed25519PrivateKey.generate().public_key()))
     with pytest.raises(ReceiptRefused, match="another key"):
         check(file, read_public_key(tmp_path / "other.pem"))
-    for bad in ("", "nonsense", (run.path / PRIVATE).read_text()):
+    for bad in ("", "nonsense", (run.path / PRIVATE_KEY).read_text()):
         (tmp_path / "bad.pem").write_text(bad)
         with pytest.raises(InvalidInput, match="no public key"):
             read_public_key(tmp_path / "bad.pem")
@@ -252,28 +260,28 @@ def test_a_payload_that_can_be_read_in_two_ways_is_refused(run: Run) -> None:
     signature = base64.b64encode(signing_key(run.path).sign(message)).decode()
     envelope = {"payloadType": PAYLOAD_TYPE, "payload": base64.b64encode(payload.encode()).decode()}
     with pytest.raises(ReceiptRefused, match="a key is given twice"):
-        unseal({**envelope, "signatures": [{"keyid": "", "sig": signature}]}, read_public_key(run.path / PUBLIC))
+        unseal({**envelope, "signatures": [{"keyid": "", "sig": signature}]}, read_public_key(run.path / PUBLIC_KEY))
 
 
 def test_a_file_that_nests_too_deeply_is_no_receipt(run: Run, tmp_path: Path) -> None:
     run.signed_receipt(ids(run)[-1])
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ReceiptRefused, match="no signed receipt"):
-        check(tmp_path / "deep.json", read_public_key(run.path / PUBLIC))
+        check(tmp_path / "deep.json", read_public_key(run.path / PUBLIC_KEY))
 
 
 def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
     before = run.signed_receipt(ids(run)[-1])
-    kept = read_public_key(run.path / PUBLIC)
-    (run.path / PRIVATE).unlink()
-    (run.path / PUBLIC).unlink()
-    with pytest.raises(RunDamaged, match=f"{PRIVATE} is missing"):
+    kept = read_public_key(run.path / PUBLIC_KEY)
+    (run.path / PRIVATE_KEY).unlink()
+    (run.path / PUBLIC_KEY).unlink()
+    with pytest.raises(RunDamaged, match=f"{PRIVATE_KEY} is missing"):
         run.signed_receipt(ids(run)[-1])
-    assert next(check.name for check in examine(run.path) if not check.ok) == PRIVATE
+    assert next(check.name for check in examine(run.path) if not check.ok) == PRIVATE_KEY
     after = run.signed_receipt(ids(run)[-1], new_key=True)
-    assert unseal(before, kept) == unseal(after, read_public_key(run.path / PUBLIC))
+    assert unseal(before, kept) == unseal(after, read_public_key(run.path / PUBLIC_KEY))
     with pytest.raises(ReceiptRefused, match="another key"):
-        unseal(before, read_public_key(run.path / PUBLIC))
+        unseal(before, read_public_key(run.path / PUBLIC_KEY))
     assert run.signed_receipt(ids(run)[-1], new_key=True) == after, "the same command again, as after a kill"
     run.cancel(run.forget(Request(2), defer=True)[0].id)
     with pytest.raises(InvalidInput, match="is there"):
@@ -285,10 +293,10 @@ def exchange(run: Run, *names: str) -> None:
     """Files of another key in the place of the run's."""
     other = Ed25519PrivateKey.generate()
     for name in names:
-        (run.path / name).write_bytes(private_pem(other) if name == PRIVATE else public_pem(other.public_key()))
+        (run.path / name).write_bytes(private_pem(other) if name == PRIVATE_KEY else public_pem(other.public_key()))
 
 
-@pytest.mark.parametrize("names", [(PRIVATE,), (PUBLIC,), (PRIVATE, PUBLIC)])
+@pytest.mark.parametrize("names", [(PRIVATE_KEY,), (PUBLIC_KEY,), (PRIVATE_KEY, PUBLIC_KEY)])
 def test_a_new_key_takes_the_place_of_one_that_cannot_be_the_right_one(run: Run, names: tuple[str, ...]) -> None:
     """Also where the two halves don't belong together: the record knows which key it was, and which it is now."""
     run.signed_receipt(ids(run)[-1])
@@ -335,7 +343,7 @@ def test_who_comes_second_finds_the_key_of_the_first(run: Run, monkeypatch: pyte
     monkeypatch.setattr(run_directory, "writing", writing_late)
     assert [run.signed_receipt(identifier, new_key=new_key)] == firsts
     with run_directory.reading(run.path) as found:
-        assert found.record.receipt_key == key_id(read_public_key(run.path / PUBLIC))
+        assert found.record.receipt_key == key_id(read_public_key(run.path / PUBLIC_KEY))
         assert [event["kind"] for event in found.record.events()].count("receipt key") == 1
 
 
@@ -349,7 +357,7 @@ def test_it_is_told_when_a_later_request_has_looked(run: Run) -> None:
     after = checked(run, run.signed_receipt(last), sample_rounds=0)
     assert (after.seeds_tainted, after.seeds_tainted_now) == (True, True)
     assert "a request looked at the draws" in (after.note or "")
-    offline = check(run.path.parent / "receipt.json", read_public_key(run.path / PUBLIC)).as_dict()
+    offline = check(run.path.parent / "receipt.json", read_public_key(run.path / PUBLIC_KEY)).as_dict()
     assert (offline["guarantee"], offline["seeds_tainted"]) == ("path", True)
     assert (offline["seeds_tainted_now"], offline["note"]) == (None, None)
     run.forget(Request(2, 3), new_seed=True)
@@ -363,7 +371,7 @@ def test_a_key_that_was_swapped_is_noticed(run: Run, tmp_path: Path) -> None:
     other.train()
     (receipt,) = other.forget(Request(3))
     other.signed_receipt(receipt.id)
-    for name in (PRIVATE, PUBLIC):
+    for name in (PRIVATE_KEY, PUBLIC_KEY):
         shutil.copy(other.path / name, run.path / name)
     with pytest.raises(RunDamaged, match="not the key of this run"):
         run.signed_receipt(ids(run)[-1])
@@ -397,7 +405,9 @@ def test_another_run_and_another_plan_are_noticed(run: Run, tmp_path: Path) -> N
     other = opened(tmp_path / "other", seed=2)
     other.train()
     other.forget(Request(3))
-    found = other.check_receipt(check(written(tmp_path / "receipt.json", envelope), read_public_key(run.path / PUBLIC)))
+    found = other.check_receipt(
+        check(written(tmp_path / "receipt.json", envelope), read_public_key(run.path / PUBLIC_KEY))
+    )
     assert not found.ok
     assert "another run" in found.problems[0]
     statement = statement_of(envelope)
@@ -411,7 +421,7 @@ def test_a_record_that_was_rolled_back_is_noticed(run: Run, tmp_path: Path) -> N
     (receipt,) = run.forget(Request(2, 1))
     envelope = run.signed_receipt(receipt.id)
     file = written(tmp_path / "receipt.json", envelope)
-    found = opened(Path(earlier)).check_receipt(check(file, read_public_key(run.path / PUBLIC)))
+    found = opened(Path(earlier)).check_receipt(check(file, read_public_key(run.path / PUBLIC_KEY)))
     assert not found.ok
     assert "cut off before it" in found.problems[0]
 

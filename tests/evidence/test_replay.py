@@ -15,9 +15,9 @@ from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Request, Run
 from fedforget.algorithm.ports import State, Trained
-from fedforget.engine import Engine
 from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import close
+from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 
 ANOTHER_STEP = "CASE first_step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed

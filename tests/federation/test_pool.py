@@ -27,7 +27,7 @@ from fedforget.algorithm.memory import ClientsInMemory
 from fedforget.algorithm.ports import LocalRound, Trained, TrainTask
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
-from fedforget.federation.beside import Beside
+from fedforget.federation.background import Beside
 from fedforget.federation.pool import PoolFederation
 from fedforget.federation.worker import Lost, Worker
 from fedforget.store import run_directory

@@ -28,7 +28,7 @@ from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import DataChanged, LearnerDiffers, TrainingFailed
 from fedforget.evidence import laws
 from fedforget.evidence.laws import Oracle, enumerate_orders, remaining_world, symbolic_server, total_variation
-from fedforget.evidence.standard_worlds import Case, prove
+from fedforget.evidence.worlds import Case, prove
 from fedforget.federation.inline import InlineFederation
 from fedforget.run import Run
 from fedforget.store import run_directory

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedforget.algorithm.forget import Request
-from fedforget.evidence.standard_worlds import PAIR, STANDARD, Case
+from fedforget.evidence.worlds import PAIR, STANDARD, Case
 from tests.mutants import checks, variants
 
 Check = Callable[[], Fraction | int]

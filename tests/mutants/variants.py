@@ -20,10 +20,10 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.ports import State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import ClientData, FederatedData
-from fedforget.engine import Engine
-from fedforget.erasure import Erasure
 from fedforget.errors import TrainingFailed
 from fedforget.federation.inline import InlineFederation
+from fedforget.requests.processor import Erasure
+from fedforget.session.engine import Engine
 from fedforget.store.client_store import ClientStore
 from fedforget.store.server_store import ServerStore
 
@@ -144,7 +144,7 @@ def one_round_too_few(patch: Patch) -> None:
         return replace(decision, rewind_to=min(decision.rewind_to + 1, decision.goal))
 
     patch.setattr(forget, "decide", decide)
-    patch.setattr("fedforget.erasure.decide", decide)
+    patch.setattr("fedforget.requests.processor.decide", decide)
 
 
 def slots_per_client(patch: Patch) -> None:

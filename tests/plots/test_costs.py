@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.algorithm.geometric import change_within
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import Loss, forgetting_cost, sample_change
 from fedforget.errors import InvalidInput
+from fedforget.planner.costs import Loss, forgetting_cost, sample_change
+from fedforget.planner.geometric import change_within
 from fedforget.plots.costs import draw_costs
 
 PLAN = Plan(5, 10, 10, 30)

@@ -20,7 +20,7 @@ _PATIENCE = 120.0  # seconds; one that takes longer hangs
 BUSY, OURS = 5, 9
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["tests.requests.world", "fedforget.erasure", "fedforget.training.local_sgd"])
+_server.set_forkserver_preload(["tests.requests.world", "fedforget.requests.processor", "fedforget.training.local_sgd"])
 
 
 def look_often(run: Run) -> None:

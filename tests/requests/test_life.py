@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from fedforget import Request, Run
+from fedforget.disk.lock import RunLock
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.intake import hand_in
-from fedforget.store import chain, run_directory
-from fedforget.store.chain import EventChain
-from fedforget.store.inbox import Inbox
-from fedforget.store.lock import RunLock
-from fedforget.store.policy import Policy
-from fedforget.store.requests import Stage, Submission, one_month_after
+from fedforget.requests import chain
+from fedforget.requests.chain import EventChain
+from fedforget.requests.inbox import Inbox
+from fedforget.requests.intake import hand_in
+from fedforget.requests.lifecycle import Stage, Submission, one_month_after
+from fedforget.requests.policy import Policy
+from fedforget.store import run_directory
 from tests.helpers import function_files
 from tests.requests.elsewhere import BUSY, OURS, Asking, forget_elsewhere
 from tests.requests.world import DATA, PLAN, opened

@@ -26,12 +26,14 @@ from hypothesis.stateful import (
 )
 
 from fedforget import Request, Run, read_receipt
+from fedforget.disk import database, files
+from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.store import database, files, inbox, model_files, run_directory, story
-from fedforget.store.database import Database
-from fedforget.store.inbox import Inbox
-from fedforget.store.policy import Policy
-from fedforget.store.requests import Submission
+from fedforget.requests import inbox
+from fedforget.requests.inbox import Inbox
+from fedforget.requests.lifecycle import Submission
+from fedforget.requests.policy import Policy
+from fedforget.store import model_files, record_audit, run_directory
 from tests.helpers import function_files
 from tests.requests.world import DATA, PLAN, opened
 from tests.tally import exhaustive, tally
@@ -282,7 +284,7 @@ class Life(RuleBasedStateMachine):
     def the_record_tells_the_story(self) -> None:
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
-                assert story.problem_of(run.record, run.server.seed_origin) is None
+                assert record_audit.problem_of(run.record, run.server.seed_origin) is None
                 assert set(run.record.book.waiting()) == set(self.waiting)
                 assert not run.record.batches.pending()
 

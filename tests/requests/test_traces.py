@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 
 from fedforget import Plan, Request, Run
-from fedforget.store import database
-from fedforget.store.batches import Batches
-from fedforget.store.database import Database
-from fedforget.store.inbox import Inbox
-from fedforget.store.requests import Submission
+from fedforget.disk import database
+from fedforget.disk.database import Database
+from fedforget.requests.batches import Batches
+from fedforget.requests.inbox import Inbox
+from fedforget.requests.lifecycle import Submission
 from fedforget.store.run_directory import OpenRun
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model

@@ -15,9 +15,9 @@ import pytest
 
 from fedforget import Request
 from fedforget.algorithm.forget import Decision
+from fedforget.requests.inbox import Inbox
+from fedforget.requests.lifecycle import Intent, Submission
 from fedforget.store import run_directory
-from fedforget.store.inbox import Inbox
-from fedforget.store.requests import Intent, Submission
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
 from tests.store.hostile import Case, cases, mutated
 from tests.tally import exhaustive, tally

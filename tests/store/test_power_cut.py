@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from fedforget import LocalOptimizer, Plan, Request
+from fedforget.disk import database, files
+from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
-from fedforget.intake import hand_in
-from fedforget.store import birth, database, files, inbox, model_files
-from fedforget.store.requests import Submission
-from fedforget.store.write_behind import WriteBehind
+from fedforget.requests import inbox
+from fedforget.requests.intake import hand_in
+from fedforget.requests.lifecycle import Submission
+from fedforget.store import creation, model_files
 from tests.helpers import function_files, scratch
 from tests.requests.world import opened
 from tests.tally import tally
@@ -519,7 +521,7 @@ def do_not_sync(_: Path) -> None:
     pass
 
 
-WRITERS = [(module, "write_durably") for module in (inbox, model_files, birth)]
+WRITERS = [(module, "write_durably") for module in (inbox, model_files, creation)]
 WRONG = {
     "data not synced": (WRITERS, write_without_sync, "train"),
     "data of a request not synced": (WRITERS, write_without_sync, "hand in"),

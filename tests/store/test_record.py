@@ -16,13 +16,13 @@ from torch import nn
 
 from fedforget import Plan, Request, Run
 from fedforget.algorithm.forget import Decision
+from fedforget.disk.database import Database
 from fedforget.errors import FedForgetError
+from fedforget.requests.batches import Outcome
+from fedforget.requests.lifecycle import Basis, Intent, Stage, Submission, guarantee_of
 from fedforget.store import record as record_module
-from fedforget.store import story
-from fedforget.store.batches import Outcome
-from fedforget.store.database import Database
+from fedforget.store import record_audit
 from fedforget.store.record import Record
-from fedforget.store.requests import Basis, Intent, Stage, Submission, guarantee_of
 from fedforget.store.seals import OWN_SEAL
 
 STAGES = [stage for stage in Stage if stage not in (Stage.REJECTED, Stage.CANCELLED)]
@@ -71,7 +71,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
     ):
         step()
         seen.append(record.batches.stage(intent))
-        assert story.problem_of(record) is None
+        assert record_audit.problem_of(record) is None
     record.batches.purged(intent)
     assert seen == STAGES[1:5]
     assert {receipt.state for receipt in record.book.receipts()} == {Stage.PURGED}
@@ -124,7 +124,7 @@ EVENTS = 1 + 1 + (2 * 7 + 1) + (7 + 1)  # created, trained; two batches with a t
 
 def test_every_altered_event_is_noticed(record: Record) -> None:
     live(record)
-    assert story.problem_of(record) is None
+    assert record_audit.problem_of(record) is None
     count = len(record.events())
     assert count == EVENTS
     changes = ["time = '2020'", "kind = 'other'", "body = '{\"x\": 1}'", "hash = zeroblob(32)", "sequence = -5"]
@@ -132,8 +132,8 @@ def test_every_altered_event_is_noticed(record: Record) -> None:
         for change in changes:
             with undone(record):
                 record.database.run(f"UPDATE events SET {change} WHERE sequence = ?", (sequence,))
-                assert story.problem_of(record) is not None, f"{change} in event {sequence}"
-    assert story.problem_of(record) is None
+                assert record_audit.problem_of(record) is not None, f"{change} in event {sequence}"
+    assert record_audit.problem_of(record) is None
 
 
 def unsalted(record: Record) -> list[tuple[int, str, bytes]]:
@@ -162,9 +162,9 @@ def test_events_of_earlier_versions_have_no_salt(record: Record) -> None:
     live(record)
     for sequence, body, link in unsalted(record):
         record.database.run("UPDATE events SET body = ?, hash = ? WHERE sequence = ?", (body, link, sequence))
-    assert story.problem_of(record) is None
+    assert record_audit.problem_of(record) is None
     finish(record, accept(record, Request("dora")))
-    assert story.problem_of(record) is None
+    assert record_audit.problem_of(record) is None
 
 
 def test_every_removed_event_is_noticed(record: Record) -> None:
@@ -172,7 +172,7 @@ def test_every_removed_event_is_noticed(record: Record) -> None:
     for sequence in range(1, len(record.events()) + 1):
         with undone(record):
             record.database.run("DELETE FROM events WHERE sequence = ?", (sequence,))
-            assert story.problem_of(record) is not None, f"event {sequence}"
+            assert record_audit.problem_of(record) is not None, f"event {sequence}"
 
 
 def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) -> None:
@@ -198,7 +198,7 @@ def test_every_added_event_is_noticed(record: Record) -> None:
     for sequence in (0, last + 1, last + 2):
         with undone(record):
             record.database.run("INSERT INTO events VALUES (?, '2024', 'trained', '{}', zeroblob(32))", (sequence,))
-            assert story.problem_of(record) is not None, f"an event {sequence}"
+            assert record_audit.problem_of(record) is not None, f"an event {sequence}"
 
 
 def test_an_altered_request_is_noticed(record: Record) -> None:
@@ -210,14 +210,14 @@ def test_an_altered_request_is_noticed(record: Record) -> None:
     ):
         with undone(record):
             record.database.run(change)
-            assert story.problem_of(record) is not None, change
+            assert record_audit.problem_of(record) is not None, change
 
 
 @pytest.mark.parametrize("body", ["nonsense", "[]", '"text"', "null", "3"])
 def test_a_body_that_is_no_object_is_a_problem_not_a_crash(record: Record, body: str) -> None:
     live(record)
     record.database.run("UPDATE events SET body = ? WHERE sequence = 2", (body,))
-    assert story.problem_of(record) is not None
+    assert record_audit.problem_of(record) is not None
 
 
 def test_an_intent_that_cannot_be_read_is_our_error(record: Record) -> None:

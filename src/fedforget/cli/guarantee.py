@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedforget.store.requests import Basis, Receipt
+from fedforget.requests.lifecycle import Basis, Receipt
 
 LAW_LOST = (
     "without --basis the guarantee drops to `path`, for this receipt and later ones; to avoid it say --basis exogenous "

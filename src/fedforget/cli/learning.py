@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedforget.algorithm.budget import kept_bytes
 from fedforget.algorithm.plan import check_eval_every, goal_of
 from fedforget.cli.app import app
 from fedforget.cli.options import (
@@ -35,9 +34,10 @@ from fedforget.cli.options import (
 )
 from fedforget.cli.output import JsonOption, emit, progress, say, say_recomputed, standing, warn
 from fedforget.cli.planning import rho_warnings
-from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, quoted
-from fedforget.store import advice
+from fedforget.planner.storage import kept_bytes
+from fedforget.requests.request_file import read_requests
+from fedforget.store import hints
 
 if TYPE_CHECKING:
     from fedforget.run import Run
@@ -130,7 +130,7 @@ def _opened_for_training(
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to go on")
-        return open_run(run, instead=f"go on with {advice.train(run)}", **chosen)
+        return open_run(run, instead=f"go on with {hints.train(run)}", **chosen)
     if out is None or run is not None:
         raise InvalidInput(
             "say which run, once", hint="give --out for a new one, or the directory of one to go on with"

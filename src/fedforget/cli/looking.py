@@ -25,7 +25,7 @@ def status(
     as_json: JsonOption = False,
 ) -> None:
     """Where a run stands, and the requests it has met."""
-    from fedforget.overview import attention, status_of  # noqa: PLC0415
+    from fedforget.session.status import attention, status_of  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
@@ -95,7 +95,7 @@ def export(
     as_json: JsonOption = False,
 ) -> None:
     """Write the current model as a plain PyTorch state_dict or as safetensors."""
-    from fedforget.overview import export_run, is_safetensors  # noqa: PLC0415
+    from fedforget.session.status import export_run, is_safetensors  # noqa: PLC0415
 
     digest, rounds_done = export_run(run, file)
     kind = "safetensors" if is_safetensors(file) else "PyTorch state_dict"

@@ -15,7 +15,7 @@ import typer
 from fedforget.errors import StorageFailed, escaped
 
 if TYPE_CHECKING:
-    from fedforget.overview import Status
+    from fedforget.session.status import Status
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
 _PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedforget.algorithm.search import Choice, Limits, Needs
 from fedforget.cli.options import PlanOptions
 from fedforget.errors import PlanRefused
+from fedforget.planner.search import Choice, Limits, Needs
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fedforget.algorithm.search import Choice
 from fedforget.cli.output import table
-from fedforget.cli.plan_facts import Facts
+from fedforget.planner.report import Facts
+from fedforget.planner.search import Choice
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB", "EB")
 _THOUSAND = 1000

@@ -10,9 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedforget.algorithm.batching import Requests
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.search import Choice, Limits, cheapest_plans
 from fedforget.cli.app import app
 from fedforget.cli.options import (
     BatchSize,
@@ -30,10 +28,12 @@ from fedforget.cli.options import (
     Workers,
 )
 from fedforget.cli.output import JsonOption, emit, warn
-from fedforget.cli.plan_facts import Circumstances, facts_of
 from fedforget.cli.plan_search import Sought, found, said, with_steps
 from fedforget.cli.plan_text import text_of
 from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.planner.report import Circumstances, facts_of
+from fedforget.planner.search import Choice, Limits, cheapest_plans
+from fedforget.planner.windows import Requests
 
 DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 _WINDOWS = (1.0, 7.0, 30.0)

@@ -13,10 +13,10 @@ from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
 from fedforget.errors import FedForgetError, InvalidInput, quoted
 from fedforget.plots.picture import check_format
-from fedforget.store import advice
+from fedforget.store import hints
 
 if TYPE_CHECKING:
-    from fedforget.demo import Story
+    from fedforget.demo.story import Story
 
 
 class VerificationFailed(FedForgetError):
@@ -59,7 +59,7 @@ def prove(
     as_json: JsonOption = False,
 ) -> None:
     """Enumerate tiny worlds completely: the law after forgetting equals the textbook's, total variation exactly 0."""
-    from fedforget.evidence.standard_worlds import prove_all  # noqa: PLC0415
+    from fedforget.evidence.worlds import prove_all  # noqa: PLC0415
 
     with progress("enumerating", None, unit="order") as advance:
         results = prove_all(only, advance)
@@ -90,14 +90,14 @@ def demo(
     as_json: JsonOption = False,
 ) -> None:
     """Train on digits, forget four times, train again without all of it, and compare the two digests."""
-    from fedforget.demo import run_demo  # noqa: PLC0415 (torch)
+    from fedforget.demo.story import run_demo  # noqa: PLC0415 (torch)
 
     if plot is not None:
         check_format(plot)
     chosen = workforce(federation, workers, None)
     story = run_demo(out, seed, say=(lambda _: None) if as_json else print, progress=progress, **chosen)
     if plot is not None:
-        from fedforget.plots.story import draw_story  # noqa: PLC0415 (matplotlib)
+        from fedforget.demo.plot import draw_story  # noqa: PLC0415 (matplotlib)
 
         draw_story(plot, story)
     emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, as_json, lambda: _told(story))
@@ -154,7 +154,7 @@ def doctor(
     as_json: JsonOption = False,
 ) -> None:
     """Check this machine (versions, vectors, repeatable arithmetic) and, if given, every file of a run."""
-    from fedforget.doctor import examine  # noqa: PLC0415
+    from fedforget.health.doctor import examine  # noqa: PLC0415
 
     if rebuild and run is None:
         raise InvalidInput("there is nothing to rebuild without a run", hint="give its directory as well")
@@ -185,8 +185,8 @@ def doctor(
 
 def _rebuilt(run: Path, chosen: dict[str, Any]) -> dict[str, Any]:
     from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
-    from fedforget.repair import rebuild  # noqa: PLC0415 (torch)
+    from fedforget.health.repair import rebuild  # noqa: PLC0415 (torch)
 
-    opened = open_run(run, instead=f"rebuild it with {advice.rebuild(run)}", **chosen)
+    opened = open_run(run, instead=f"rebuild it with {hints.rebuild(run)}", **chosen)
     with progress("replaying", None) as advance:
         return rebuild(opened, on_round=advance).as_dict()

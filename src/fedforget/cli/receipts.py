@@ -34,8 +34,8 @@ def show(
     as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
 ) -> None:
     """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
-    from fedforget.evidence.receipts import issue, taint_note  # noqa: PLC0415
-    from fedforget.store.files import require_place, write_durably  # noqa: PLC0415
+    from fedforget.disk.files import require_place, write_durably  # noqa: PLC0415
+    from fedforget.evidence.receipts.statement import issue, taint_note  # noqa: PLC0415
 
     if out is not None and out.resolve().is_relative_to(run.resolve()):
         raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
@@ -64,8 +64,8 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check a receipt offline; with the run, also against its record, and by replaying the rounds it is about."""
-    from fedforget.evidence.receipts import check  # noqa: PLC0415
-    from fedforget.store.receipt_key import read_public_key  # noqa: PLC0415
+    from fedforget.evidence.receipts.receipt_key import read_public_key  # noqa: PLC0415
+    from fedforget.evidence.receipts.statement import check  # noqa: PLC0415
 
     if sample_rounds is not None and (sample_rounds < 0 or run is None):
         raise InvalidInput("--sample-rounds is how many rounds of --run to replay", hint="give both, from 0")

@@ -13,16 +13,16 @@ from typing import Annotated, Any
 import typer
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.theory import ForgettingCost
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import LAW_LOST, costs_the_law, has_law
 from fedforget.cli.options import AcceptMixed, EvalEvery, Federation, RecomputeAll, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say_recomputed, table, warn
-from fedforget.data.request_file import read_requests
 from fedforget.errors import InvalidInput, InvalidRequests, shown
-from fedforget.store import advice
-from fedforget.store.policy import BATCH, Policy
-from fedforget.store.requests import Basis, Receipt, Stage, Submission, require_basis
+from fedforget.planner.costs import ForgettingCost
+from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
+from fedforget.requests.policy import BATCH, Policy
+from fedforget.requests.request_file import read_requests
+from fedforget.store import hints
 
 log = logging.getLogger("fedforget")
 
@@ -93,7 +93,7 @@ def forget(
 
 def _taken_in(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
     """Take requests in that are to wait, which needs neither model nor data; None if they are to be met now."""
-    from fedforget import intake  # noqa: PLC0415
+    from fedforget.requests import intake  # noqa: PLC0415
 
     return intake.defer(run, submission) if defer or intake.collects(run, submission) else None
 
@@ -110,9 +110,9 @@ def _met(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> l
     from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
 
     command = f"fedforget forget {run} --defer {_asking_for(asked['requests'])}"
-    instead = f"take it in with `{command}` now, and meet it with {advice.run_pending(run)}"
+    instead = f"take it in with `{command}` now, and meet it with {hints.run_pending(run)}"
     if asked["new_seed"]:
-        instead = f"use {advice.forget(run)}"
+        instead = f"use {hints.forget(run)}"
     opened = open_run(run, instead=instead, **chosen)
     before = opened.status()
     if asked["recompute_all"]:
@@ -135,7 +135,7 @@ def _show(run: Path, receipts: Sequence[Receipt], as_json: bool) -> None:
             how = (
                 "the process at work on the run, or the next one, will take them up"
                 if any(r.state == Stage.RECEIVED for r in waiting)
-                else f"meet them with {advice.run_pending(run)}"
+                else f"meet them with {hints.run_pending(run)}"
             )
             return f"{table(header, rows)}\n\nnothing is forgotten yet: {how}"
         told = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
@@ -171,8 +171,8 @@ def _from_file(path: Path) -> list[Request]:
 
 
 def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool) -> None:
+    from fedforget.requests.targets import preview  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
-    from fedforget.targets import preview  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
         cost = preview(opened, requests)
@@ -204,7 +204,7 @@ def run_pending(
     """Meet the requests that wait, all by one rewind; under the policy `batch` only once it is time for them."""
     from fedforget.builtin import open_run  # noqa: PLC0415
 
-    instead = f"meet them with {advice.run_pending(run)}"
+    instead = f"meet them with {hints.run_pending(run)}"
     opened = open_run(run, instead=instead, **workforce(federation, workers, worker_timeout))
     before = opened.status()
     if recompute_all:
@@ -248,7 +248,7 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Take back a request that waits."""
-    from fedforget import intake  # noqa: PLC0415
+    from fedforget.requests import intake  # noqa: PLC0415
 
     receipt = intake.cancel(run, request, basis)
     emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
@@ -262,7 +262,7 @@ def policy(
     as_json: JsonOption = False,
 ) -> None:
     """When requests are met: each at once, or collected in a window and met together."""
-    from fedforget import intake  # noqa: PLC0415
+    from fedforget.requests import intake  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     if name is not None:
@@ -317,7 +317,7 @@ def forget_record(
     as_json: JsonOption = False,
 ) -> None:
     """Destroy the key of the record: it can't be found out afterwards which request was about whom."""
-    from fedforget import intake  # noqa: PLC0415
+    from fedforget.requests import intake  # noqa: PLC0415
 
     if not yes:
         raise InvalidInput(

@@ -16,12 +16,12 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
-from fedforget.environment import arithmetic
+from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged, shown
-from fedforget.store import story
-from fedforget.store.files import digest
+from fedforget.store import record_audit
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
+from fedforget.training.environment import arithmetic
 
 Reach = Callable[[ClientMemory, Callable[[], dict[Id, int]]], AbstractContextManager[Federation]]
 
@@ -103,7 +103,7 @@ def verify(
         )
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
-    problem = story.problem_of(run.record, run.server.seed_origin)
+    problem = record_audit.problem_of(run.record, run.server.seed_origin)
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedforget.algorithm.geometric import Floats, change_within, expected_rounds_redone
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.theory import client_change, sample_change
+from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
 from fedforget.plots.picture import BLUE, FAINT, GREY, RED, save_picture
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
 from fedforget.algorithm.seeds import Seed
+from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
+from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
-from fedforget.store.columns import check, is_blob, is_id, is_whole
-from fedforget.store.database import Database
-from fedforget.store.requests import Newcomer
+from fedforget.requests.lifecycle import Newcomer
 
 _LONGEST_CONTENT = 64
 

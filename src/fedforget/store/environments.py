@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from fedforget.store.columns import check, is_text, is_whole
-from fedforget.store.database import Database
-from fedforget.store.parsing import parse_names
+from fedforget.disk.column_checks import check, is_text, is_whole
+from fedforget.disk.database import Database
+from fedforget.disk.parsing import parse_names
 
 SCHEMA = f"""
 CREATE TABLE environments (

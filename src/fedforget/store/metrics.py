@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedforget.algorithm.ids import Id
-from fedforget.store.columns import check, is_id, is_whole
-from fedforget.store.database import Database
+from fedforget.disk.column_checks import check, is_id, is_whole
+from fedforget.disk.database import Database
 
 SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
 

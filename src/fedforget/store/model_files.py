@@ -14,10 +14,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedforget.algorithm.ports import State
-from fedforget.errors import InvalidInput, RunDamaged
-from fedforget.store import advice
-from fedforget.store.door import Door, chunks
-from fedforget.store.files import (
+from fedforget.disk.door import Door, chunks
+from fedforget.disk.files import (
     TEMPORARY,
     digest,
     new_hasher,
@@ -26,6 +24,8 @@ from fedforget.store.files import (
     sync_directory,
     write_durably,
 )
+from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.store import hints
 from fedforget.store.tensor_header import require_header
 
 SUFFIX = ".safetensors"
@@ -141,7 +141,7 @@ class ModelFiles:
 
     @property
     def _remedy(self) -> str:
-        return f"{advice.rebuild(self._directory.parent)} computes it again, or restore it from a backup"
+        return f"{hints.rebuild(self._directory.parent)} computes it again, or restore it from a backup"
 
     def drop(self, names: Iterable[str]) -> None:
         """Unlink these, durably."""

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
+from fedforget.disk.door import Door
+from fedforget.disk.files import digest
+from fedforget.disk.parsing import parse_toml
+from fedforget.disk.read_only import too_old
 from fedforget.errors import InvalidInput, NoSuchRun, PlanRefused, RunDamaged, RunTooNew, RunTooOld
-from fedforget.store.door import Door
-from fedforget.store.files import digest
-from fedforget.store.frozen import too_old
-from fedforget.store.parsing import parse_toml
 
 NAME = "plan.toml"
 FORMAT = 2

@@ -11,18 +11,19 @@ import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fedforget.disk.column_checks import is_blob, is_name, is_text, is_whole
+from fedforget.disk.database import Database
+from fedforget.disk.parsing import parse_names
 from fedforget.errors import InvalidInput
-from fedforget.store import advice, chain, environments, metrics, requests, seals
-from fedforget.store.batches import Batches
-from fedforget.store.chain import EventChain
-from fedforget.store.columns import is_blob, is_name, is_text, is_whole
-from fedforget.store.database import Database
+from fedforget.requests import chain, lifecycle
+from fedforget.requests.batches import Batches
+from fedforget.requests.book import RequestBook
+from fedforget.requests.chain import EventChain
+from fedforget.requests.policy import Policy
+from fedforget.requests.pseudonyms import Pseudonyms
+from fedforget.store import environments, hints, metrics, seals
 from fedforget.store.environments import Environments
 from fedforget.store.metrics import Metrics
-from fedforget.store.parsing import parse_names
-from fedforget.store.policy import Policy
-from fedforget.store.pseudonyms import Pseudonyms
-from fedforget.store.request_book import RequestBook
 from fedforget.store.seals import Seals
 
 _KEY_BYTES = 32
@@ -38,7 +39,7 @@ CREATE TABLE record (
         WHEN 'learner' THEN {is_text("value")}
         ELSE 0 END)
 ) WITHOUT ROWID;
-{requests.SCHEMA}
+{lifecycle.SCHEMA}
 {chain.SCHEMA}
 {seals.SCHEMA}
 {metrics.SCHEMA}
@@ -121,7 +122,7 @@ class Record:
     def forget_itself(self) -> None:
         """Destroy the key, and whatever was made with it: nobody can link an id to a request any more."""
         if self.book.waiting() or self.batches.pending():
-            meet = advice.run_pending(self.database.path.parent, everything=True)
+            meet = hints.run_pending(self.database.path.parent, everything=True)
             raise InvalidInput("a request waits", hint=f"meet it with {meet}, or cancel it, first")
         with self.database.transaction():
             self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(_KEY_BYTES),))

@@ -18,25 +18,26 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedforget.disk import wal
+from fedforget.disk.database import Database
+from fedforget.disk.door import Door, chunks
+from fedforget.disk.files import TEMPORARY, digest, new_hasher, storage_errors, write_durably
+from fedforget.disk.lock import RunLock, at_rest, looking, undisturbed
+from fedforget.disk.pages import PAGE, header_problem
+from fedforget.disk.read_only import JOURNAL, require
+from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import CommitsLost, FedForgetError, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
-from fedforget.store import advice, client_store, plan_file, record, server_store, wal, wholeness
+from fedforget.requests.inbox import Inbox
+from fedforget.store import client_store, crash_check, hints, plan_file, record, server_store
 from fedforget.store.client_store import ClientStore
-from fedforget.store.database import Database
-from fedforget.store.door import Door, chunks
-from fedforget.store.files import TEMPORARY, digest, new_hasher, storage_errors, write_durably
-from fedforget.store.frozen import JOURNAL, require
-from fedforget.store.inbox import Inbox
-from fedforget.store.lock import RunLock, at_rest, looking, undisturbed
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.pages import PAGE, header_problem
+from fedforget.store.names import CLIENTS, MODELS, RECORD, SERVER
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
+from fedforget.store.row_checks import validate_clients, validate_record, validate_seeds, validate_server
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
-from fedforget.store.validation import validate_clients, validate_record, validate_seeds, validate_server
-from fedforget.store.write_behind import WriteBehind
 
-SERVER, CLIENTS, RECORD, MODELS = "server.db", "clients.db", "record.db", "models"
 _LARGE = 2**20  # bytes of a model that takes a while to write
 
 
@@ -54,7 +55,7 @@ class OpenRun:
 
     def require_whole(self) -> None:
         """After a crash: that nothing was lost since."""
-        wholeness.require_whole(self.server, self.clients, self.record)
+        crash_check.require_whole(self.server, self.clients, self.record)
 
     def databases(self) -> tuple[Database, Database, Database]:
         return self.server.database, self.clients.database, self.record.database
@@ -138,7 +139,7 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
             if settled and run.record.batches.pending():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
-                    hint=f"finish it with {advice.train(path)}, or by asking for it again",
+                    hint=f"finish it with {hints.train(path)}, or by asking for it again",
                 )
             if settled and run.crashed:
                 with contextlib.suppress(*((RunDamaged,) if trusting else ())):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from fedforget.store.columns import check, is_name
-from fedforget.store.database import Database
+from fedforget.disk.column_checks import check, is_name
+from fedforget.disk.database import Database
 
 SCHEMA = f"""
 CREATE TABLE seals (

@@ -12,11 +12,11 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
+from fedforget.disk.column_checks import check, is_blob, is_digest, is_id, is_one_of, is_text, is_whole
+from fedforget.disk.database import Database
+from fedforget.disk.parsing import parse_object
 from fedforget.errors import RunDamaged
-from fedforget.store.columns import check, is_blob, is_digest, is_id, is_one_of, is_text, is_whole
-from fedforget.store.database import Database
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.parsing import parse_object
 
 SCHEMA = f"""
 CREATE TABLE server (

@@ -12,8 +12,8 @@ import struct
 from pathlib import Path
 from typing import Any
 
+from fedforget.disk.parsing import parse_object
 from fedforget.errors import RunDamaged
-from fedforget.store.parsing import parse_object
 
 _MOST = 2**40  # bytes of a file
 _LARGE = 2**30  # from here on a file must take the room on disk that it says it has

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedforget.errors import InvalidInput
-from fedforget.training.shelves import as_tensor
+from fedforget.training.sample_cache import as_tensor
 from fedforget.training.weights import Weights, float_type, load_weights
 
 _PIECE = 500  # samples at a time: the same pieces everywhere give the same numbers, and bound the memory

@@ -17,7 +17,7 @@ from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.dense import Gradient, Products, dense_tail
-from fedforget.training.shelves import SharedShelves, Shelves
+from fedforget.training.sample_cache import SharedShelves, Shelves
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, copied, float_type, load_weights, views_of
 from fedforget.training.witness import LocalModelChecksum

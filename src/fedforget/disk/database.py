@@ -1,0 +1,256 @@
+"""SQLite as the run directory uses it: WAL, every commit on disk, nothing deleted left readable, canonical at rest.
+
+At rest a database is rebuilt by ``VACUUM INTO``, so that equal content is equal bytes and no trace of deleted rows
+stays in free pages. Its header says that commits go to a log, so no rollback journal is ever written. The one process
+that writes holds the file for itself: SQLite then keeps no index of the log in shared memory, which a full disk would
+turn into a killed process. Those who look read through ``frozen``, and ask SQLite for no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedforget.disk import read_only, wal
+from fedforget.disk.door import Door
+from fedforget.disk.files import TEMPORARY, create_private, storage_errors, sync_directory, sync_file
+from fedforget.disk.lock import undisturbed
+from fedforget.disk.pages import PAGE, canonical_header, without_log
+from fedforget.disk.write_behind import WriteBehind
+from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
+
+VERSION = 3  # of every database of a run
+_ROOM = 2**17  # bytes below which a database cannot work
+_FOLD_AT = 2**24  # bytes of a log
+
+
+class Database:
+    """One database file of a run, looked at or opened for writing."""
+
+    def __init__(
+        self, path: Path, schema: str, *, version: int = VERSION, create: bool = False, writable: bool = False
+    ) -> None:
+        """A file that is there is looked over whole before anything else is done with it."""
+        self.path = path
+        self._schema, self._version = schema, version
+        self.behind: WriteBehind | None = None
+        self._writing = create
+        self._bound: read_only.Bound | None = None
+        with self.errors():
+            if create:
+                self._connection = _create(path, schema, version)
+            else:
+                self._connection, self._bound = read_only.connect(path, schema, version)
+        if writable and not create:
+            self.begin_writing()
+
+    def begin_writing(self) -> None:
+        """From here on the file changes: commits go to a write-ahead log until it is closed."""
+        if self._writing:
+            return
+        Door(self.path.parent).require_own(self.path.name)
+        self._connection.close()
+        self._writing, self._bound = True, None
+        with self.errors():
+            self._connection = _connect(self.path)
+
+    def make_private(self) -> None:
+        """From here on changes stay in memory and end with this object."""
+        self._connection.close()
+        with self.errors():
+            self._connection = read_only.private(self.path)
+
+    @contextlib.contextmanager
+    def errors(self) -> Iterator[None]:
+        """Turn SQLite's errors into ours, which name the file. What was written before is on disk by then."""
+        if self.behind is not None:
+            self.behind.settle(self)
+        try:
+            yield
+        except UnicodeEncodeError as error:
+            raise InvalidInput(f"{quoted(error.object)} is no text", hint="write it in UTF-8") from error
+        except (sqlite3.Error, UnicodeDecodeError) as error:
+            if self._writing and isinstance(error, sqlite3.OperationalError):
+                raise self._not_written(error) from error
+            raise read_only.told(self.path, error) from error
+
+    def _not_written(self, error: sqlite3.OperationalError) -> StorageFailed | RunDamaged:
+        text = str(error)
+        if "locked" in text:
+            return StorageFailed(f"{self.path} is locked by another program", hint="close it, try again")
+        if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
+            return StorageFailed(
+                f"no space left to write {self.path}",
+                hint="free some space and give the same command again; nothing was lost",
+            )
+        if any(sign in text for sign in ("malformed", "no such table", "no such column", "decode to UTF-8")):
+            return RunDamaged(f"{self.path} is damaged: {text[:200]}", hint=read_only.BACKUP)
+        return StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions")
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing, after everything that is still being written."""
+        if self.behind is not None:
+            self.behind.settle()
+        with self.errors():
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+            except BaseException:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+            try:
+                self._connection.execute("COMMIT")
+            except sqlite3.Error:
+                with contextlib.suppress(sqlite3.Error):
+                    self._connection.execute("ROLLBACK")
+                raise
+        if self._writing and self._log_size() > _FOLD_AT:
+            self.fold()
+
+    def _log_size(self) -> int:
+        try:
+            return self.path.with_name(self.path.name + wal.SUFFIX).stat().st_size
+        except OSError:
+            return 0
+
+    def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.errors():
+            if self._bound is not None:
+                self._bound.ticks = 0
+            return self._connection.execute(sql, values).fetchall()
+
+    def run(self, sql: str, values: Sequence[Any] = ()) -> int:
+        """Execute a statement; returns how many rows it changed."""
+        with self.errors():
+            return self._connection.execute(sql, values).rowcount
+
+    def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
+        with self.errors():
+            self._connection.executemany(sql, values)
+
+    def write(self, job: Callable[[], None]) -> None:
+        """Do a job that writes here: behind the computation if the run is open for it, else at once."""
+        if self.behind is None:
+            job()
+        else:
+            self.behind.submit(self, job)
+
+    def fold(self) -> None:
+        """Bring the log into the file now: what stands nowhere else must not hang on a log that a crash leaves.
+
+        Only here does the file change while a process works. It waits for those who look, so they see no half of it.
+        """
+        with undisturbed(self.path.parent), self.errors():
+            self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+
+    def rebuild(self) -> None:
+        """Make the file canonical now, and go on."""
+        with undisturbed(self.path.parent):
+            self.close_canonical()
+            with self.errors():
+                self._connection = _connect(self.path)
+
+    def close(self) -> None:
+        """Close as it is (a WAL that is left is recovered by the next opening)."""
+        self._connection.close()
+
+    def canonical_bytes(self) -> bytes:
+        """What the file would be if it were rebuilt from its content alone, as it is whenever it is closed."""
+        with self.errors(), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
+            data = Door(self.path.parent).read(self.path.name, read_only.LARGEST_IMAGE)
+            copy.deserialize(without_log(data))
+            copy.execute("VACUUM")
+            rebuilt = copy.serialize()
+        return canonical_header(rebuilt[:PAGE]) + rebuilt[PAGE:]
+
+    def close_canonical(self) -> None:
+        """Fold the WAL in, rebuild the file from its content alone, and close."""
+        with storage_errors(self.path), self.errors():
+            try:
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                rebuilt = self._rebuilt()
+            finally:
+                self._connection.close()
+        with storage_errors(self.path):
+            sync_directory(self.path.parent)  # the log is gone for good before another file takes the place of its own
+            rebuilt.replace(self.path)
+            sync_directory(self.path.parent)
+
+    def _rebuilt(self) -> Path:
+        """A canonical copy beside the file, durable but for its name."""
+        rebuilt = self.path.with_name(self.path.name + TEMPORARY)
+        discard(rebuilt)
+        create_private(rebuilt)  # seeds are secret
+        try:
+            self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
+            descriptor = os.open(rebuilt, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            try:
+                os.pwrite(descriptor, canonical_header(os.pread(descriptor, PAGE, 0)), 0)
+            finally:
+                os.close(descriptor)
+            sync_file(rebuilt)
+        except (sqlite3.Error, OSError):
+            with contextlib.suppress(OSError):
+                discard(rebuilt)
+            raise
+        return rebuilt
+
+
+def discard(rebuilt: Path) -> None:
+    """Take away a copy that was not finished, and the journal that SQLite keeps while it makes one."""
+    for path in (rebuilt.with_name(rebuilt.name + read_only.JOURNAL), rebuilt):
+        path.unlink(missing_ok=True)
+
+
+def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:
+    create_private(path)
+    connection = _connection(path)
+    try:
+        connection.execute("PRAGMA page_size=4096")
+        connection.execute("PRAGMA journal_mode=MEMORY")
+        connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _connection(path: Path) -> sqlite3.Connection:
+    """Two threads may use it in turns (see ``write_behind``), never at once."""
+    return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """To write."""
+    connection = _connection(path)
+    try:
+        _prepare(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _prepare(connection: sqlite3.Connection) -> None:
+    read_only.guard(connection)
+    for setting in (
+        "locking_mode=EXCLUSIVE",
+        "secure_delete=ON",
+        "synchronous=FULL",
+        "wal_autocheckpoint=0",  # see ``Database.fold``
+        "journal_mode=WAL",
+    ):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def _disk_is_full(path: Path) -> bool:
+    """SQLite says "I/O error" where it could not make room for its WAL."""
+    return shutil.disk_usage(path.parent).free < _ROOM

@@ -1,0 +1,205 @@
+"""Looking at a database without writing a byte, whatever is in it and beside it.
+
+A database at rest is opened as a file that never changes: SQLite then looks for no log and no journal, and locks
+nothing. Where a log holds commits (a process is at work, or was killed), the file and the committed frames of the log
+make an image in memory. Nothing is asked of either before its header, its trees, its schema and its rows are as they
+must be. The caller holds ``lock.looking``, so that no process folds a log in meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+from fedforget.disk import pages, wal
+from fedforget.disk.door import Door
+from fedforget.disk.pages import PAGE
+from fedforget.disk.parsing import LONGEST
+from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, RunTooOld, StorageFailed
+
+JOURNAL = "-journal"
+LARGEST_IMAGE = 2**28
+_TICK = 100_000  # instructions of SQLite's machine between two looks at the clock of a statement
+_TICKS, _BYTES_A_TICK = 1000, 2000  # so many for a small file, and one more for so many bytes
+BACKUP = "restore it from a backup; see `fedforget doctor`"
+Page = Callable[[int], bytes]  # the bytes of a page, counted from 1
+_SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid"
+
+
+@dataclass(slots=True)
+class Bound:
+    """Ends a statement that runs far longer than the size of the file explains."""
+
+    most: int
+    ticks: int = field(default=0)
+
+    def __call__(self) -> bool:
+        self.ticks += 1
+        return self.ticks > self.most
+
+
+def connect(path: Path, schema: str, version: int) -> tuple[sqlite3.Connection, Bound]:
+    """A connection to a database as it is now, checked; read-only if the file is at rest, private if it isn't."""
+    door = Door(path.parent)
+    if door.status(path.name) is None:
+        raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
+    refuse_journal(path)
+    image = _image(door, path)
+    with contextlib.ExitStack() as reading:
+        page, size = _in_memory(image) if image is not None else _on_disk(reading.enter_context(door.opened(path.name)))
+        _check_header(path, page(1), size, version)
+        require(path, pages.tree_problem(page, size // PAGE, [1]))
+        connection, bound = _open(path, image), Bound(_TICKS + size // _BYTES_A_TICK)
+        try:
+            connection.set_progress_handler(bound, _TICK)
+            guard(connection)
+            _check_schema(path, connection, schema)
+            roots = [root for (root,) in connection.execute("SELECT rootpage FROM sqlite_schema")]
+            require(path, pages.tree_problem(page, size // PAGE, [1, *roots]))
+            verdict = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+            require(path, None if verdict == "ok" else verdict)
+            require(path, _constraint_problem(connection, schema))
+        except BaseException:
+            connection.close()
+            raise
+    return connection, bound
+
+
+def _in_memory(image: bytearray) -> tuple[Page, int]:
+    return lambda number: bytes(image[(number - 1) * PAGE : number * PAGE]), len(image)
+
+
+def _on_disk(descriptor: int) -> tuple[Page, int]:
+    return lambda number: os.pread(descriptor, PAGE, (number - 1) * PAGE), os.fstat(descriptor).st_size
+
+
+def refuse_journal(path: Path) -> None:
+    """FedForget writes no rollback journals. SQLite obeys one that it finds, and can delete files elsewhere for it."""
+    journal = path.with_name(path.name + JOURNAL)
+    if os.path.lexists(journal):
+        raise RunDamaged(
+            f"{journal} is not a file of a run", hint="don't rely on this directory; restore it from a backup"
+        )
+
+
+def private(path: Path) -> sqlite3.Connection:
+    """The same in memory, where it may be changed. It was checked before."""
+    door = Door(path.parent)
+    return _open(path, _image(door, path) or bytearray(door.read(path.name, LARGEST_IMAGE)))
+
+
+def _image(door: Door, path: Path) -> bytearray | None:
+    """The database with the commits of its log; None if it has none."""
+    if not door.size(path.name + wal.SUFFIX):
+        return None
+    with door.opened(path.name + wal.SUFFIX) as log_file, door.opened(path.name) as file:
+        log = wal.read(log_file, path)
+        if not log.pages:
+            return None
+        if log.pages * PAGE > LARGEST_IMAGE:
+            raise StorageFailed(
+                f"{path} is too large to be looked at while its log holds commits",
+                hint="wait until no process works on the run; after a crash give `fedforget train` first",
+            )
+        image = bytearray(os.pread(file, log.pages * PAGE, 0))
+        image += bytes(log.pages * PAGE - len(image))
+        for number, place in log.places.items():
+            if number <= log.pages:
+                image[(number - 1) * PAGE : number * PAGE] = os.pread(log_file, PAGE, place)
+    return image
+
+
+def _check_header(path: Path, head: bytes, size: int, version: int) -> None:
+    require(path, pages.header_problem(head, size))
+    found = pages.version_of(head)
+    if found > version:
+        raise RunTooNew(
+            f"{path} was written by a newer version of FedForget (format {found}, this one knows {version})",
+            hint="upgrade fedforget",
+        )
+    if found < version:
+        raise too_old(path)
+
+
+def too_old(path: Path) -> RunTooOld:
+    return RunTooOld(
+        f"{path.parent} was made by FedForget 0.2: make it anew",
+        hint="this version reads no older runs; make it with `fedforget train --out`, or use FedForget 0.2",
+    )
+
+
+def _open(path: Path, image: bytearray | None) -> sqlite3.Connection:
+    """Two threads may use it in turns (see ``write_behind``), never at once."""
+    if image is None:
+        where = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
+        return sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
+    image[:PAGE] = pages.without_log(bytes(image[:PAGE]))
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.deserialize(image)
+    return connection
+
+
+def guard(connection: sqlite3.Connection) -> None:
+    """Settings for content that is not to be trusted."""
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
+    for setting in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0"):
+        connection.execute(f"PRAGMA {setting}").fetchall()
+
+
+def _check_schema(path: Path, connection: sqlite3.Connection, schema: str) -> None:
+    """Exactly our tables, to the letter: no views, triggers, indexes or other columns are asked for anything."""
+    if connection.execute(_SCHEMA).fetchall() != _as_made(schema):
+        raise RunDamaged(f"{path} is damaged: its tables are not those of a run", hint=BACKUP)
+
+
+@cache
+def _as_made(schema: str) -> list[tuple[str, ...]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as expected:
+        expected.executescript(schema)
+        return expected.execute(_SCHEMA).fetchall()
+
+
+def _constraint_problem(connection: sqlite3.Connection, schema: str) -> str | None:
+    """Which table holds a value that it may not; SQLite itself leaves CHECKs out where a file is read-only."""
+    for table, conditions in _constraints(schema):
+        if connection.execute(f"SELECT 1 FROM {table} WHERE NOT ({conditions}) LIMIT 1").fetchone():  # noqa: S608 (ours)
+            return f"its table {table} holds a value that cannot be right"
+    return None
+
+
+@cache
+def _constraints(schema: str) -> list[tuple[str, str]]:
+    """Every table with all that its CHECK constraints say."""
+    return [(name, " AND ".join(_checks(sql)) or "1") for _, name, _, sql in _as_made(schema)]
+
+
+def _checks(sql: str) -> Iterator[str]:
+    for found in re.finditer(r"CHECK \(", sql):
+        depth, end = 1, found.end()
+        while depth:
+            depth += {"(": 1, ")": -1}.get(sql[end], 0)
+            end += 1
+        yield f"({sql[found.end() : end - 1]})"
+
+
+def require(path: Path, problem: str | None) -> None:
+    if problem is not None:
+        raise RunDamaged(f"{path} is damaged: {problem}", hint=BACKUP)
+
+
+def told(path: Path, error: Exception) -> FedForgetError:
+    """Our error for one of SQLite's while a database is only looked at: the content is wrong, or memory is short."""
+    text = str(error)
+    if isinstance(error, sqlite3.OperationalError) and ("unable to open" in text or "disk I/O" in text):
+        return StorageFailed(f"cannot read {path}: {text}", hint="check the disk and permissions")
+    if isinstance(error, UnicodeError) or "decode to UTF-8" in text:
+        text = "it holds what is no text"
+    if text == "interrupted":
+        text = "reading it takes far longer than its size explains"
+    return RunDamaged(f"{path} is damaged: {text[:200]}", hint=BACKUP)

@@ -1,0 +1,140 @@
+"""Write-ahead logs, read without SQLite: whether one is whole, and the pages that its commits leave.
+
+SQLite reads a log up to the first frame whose checksum is wrong, and takes what follows for a commit that was under way
+when the power failed. There can be one of those: the next begins when it is on disk. So two commits or more behind a
+wrong checksum are damage, and would be lost without a word.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedforget.disk.door import Door
+from fedforget.disk.pages import PAGE
+from fedforget.errors import RunDamaged
+
+SUFFIX = "-wal"
+_HEADER, _FRAME_HEADER = 32, 24
+_FRAME = _FRAME_HEADER + PAGE
+_VERSION = 3007000
+_MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # which says how the words of a checksum are read
+_ROOM = 2**26  # bytes that a log may have beside a small database,
+_TIMES = 4  # and so many times the size of a large one
+
+Sums = tuple[int, int]
+
+
+@dataclass(slots=True)
+class Log:
+    """What the commits of a log leave: where the last version of each page stands, and how many pages there are."""
+
+    pages: int = 0
+    places: dict[int, int] = field(default_factory=dict)  # page → offset in the log
+
+
+def has_content(database: Path) -> bool:
+    return bool(Door(database.parent).size(database.name + SUFFIX))
+
+
+def problem_of(database: Path) -> str | None:
+    """What is wrong with the log beside a database; None if nothing is, or there is no log."""
+    try:
+        with Door(database.parent).opened(database.name + SUFFIX) as descriptor:
+            read(descriptor, database)
+    except FileNotFoundError:
+        return None
+    except RunDamaged as error:
+        return error.message
+    return None
+
+
+def read(descriptor: int, database: Path) -> Log:
+    """The committed frames of an open log; raises RunDamaged if it is not as it was written."""
+    path, size = database.with_name(database.name + SUFFIX), os.fstat(descriptor).st_size
+    most = _ROOM + _TIMES * (Door(database.parent).size(database.name) or 0)
+    if size > most:
+        raise _damaged(path, f"it has {size} bytes; at most {most} are expected")
+    log = Log()
+    head = os.pread(descriptor, _HEADER, 0)
+    if size <= _HEADER or len(head) < _HEADER:
+        return log
+    order, sums = _begun(head, path)
+    whole, behind, seen = True, 0, dict[int, int]()
+    for place, frame in _frames(descriptor, size):
+        page, pages = struct.unpack_from(">II", frame)
+        ours = frame[8:16] == head[16:24]
+        if whole:
+            sums = _checksum(frame[:8] + frame[_FRAME_HEADER:], order, sums)
+            whole = ours and page > 0 and struct.unpack_from(">II", frame, 16) == sums
+        if whole:
+            seen[page] = place + _FRAME_HEADER
+            if pages:
+                log.pages = pages
+                log.places |= seen
+                seen = {}
+        elif ours and pages:
+            behind += 1
+    if behind > 1:
+        raise _damaged(path, f"{behind} commits stand behind one that is torn or altered")
+    return log
+
+
+def _begun(head: bytes, path: Path) -> tuple[str, Sums]:
+    magic, version, page_size = struct.unpack_from(">III", head)
+    order = _MAGIC.get(magic, "<u4")
+    sums = _checksum(head[: _HEADER - 8], order)
+    if magic not in _MAGIC or struct.unpack_from(">II", head, _HEADER - 8) != sums:
+        raise _damaged(path, "its header is not what was written")
+    if version != _VERSION or page_size != PAGE:
+        raise _damaged(path, "its header is not one that FedForget writes")
+    return order, sums
+
+
+def _frames(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
+    """Where each frame begins, and its bytes, as far as the log goes."""
+    for place in range(_HEADER, size - _FRAME + 1, _FRAME):
+        yield place, os.pread(descriptor, _FRAME, place)
+
+
+def _fibonacci(count: int) -> NDArray[np.uint64]:
+    row = [0, 1]
+    while len(row) < count:
+        row.append((row[-1] + row[-2]) & _WORD)
+    return np.array(row, np.uint64)
+
+
+_WORD = 2**32 - 1
+_FIBONACCI = _fibonacci((8 + PAGE) // 4 + 2)
+
+
+def _checksum(data: bytes, order: str, before: Sums = (0, 0)) -> Sums:
+    """SQLite's: two sums that feed each other, over pairs of words: first += even + second, second += odd + first.
+
+    That is linear, so each word counts with a weight, which is a Fibonacci number.
+    """
+    words = np.frombuffer(data, order).astype(np.uint64)
+    pairs = len(words) // 2
+    after = 2 * np.arange(pairs - 1, -1, -1)  # how many additions follow a pair
+    least, middle, most = (_FIBONACCI[after + more] for more in (0, 1, 2))
+    end = [int(_FIBONACCI[2 * pairs + more]) for more in (-1, 0, 1)]
+
+    def total(of_even: NDArray[np.uint64], of_odd: NDArray[np.uint64]) -> int:
+        return int(((words[::2] * of_even & _WORD) + (words[1::2] * of_odd & _WORD)).sum())
+
+    return (
+        (total(middle, least) + end[0] * before[0] + end[1] * before[1]) & _WORD,
+        (total(most, middle) + end[1] * before[0] + end[2] * before[1]) & _WORD,
+    )
+
+
+def _damaged(path: Path, what: str) -> RunDamaged:
+    return RunDamaged(
+        f"{path} is damaged: {what}", hint="restore the whole run directory from a backup; see `fedforget doctor`"
+    )

@@ -1,0 +1,1 @@
+"""Signed receipts: the statement, its envelope, its shape, its key."""

@@ -1,0 +1,151 @@
+"""The key that receipts are signed with: made on first use, readable by its owner only; its public half beside it."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedforget.disk.door import Door
+from fedforget.disk.files import storage_errors, write_durably
+from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.evidence.receipts.ed25519 import is_honest_key
+from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
+
+NAMES = (PRIVATE_KEY, PUBLIC_KEY)
+MOST = 2**16  # bytes
+_ANOTHER = "restore both halves from a backup, or go on with another key: `fedforget receipt show --new-key`"
+
+
+def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
+    """The run's key, which the record knows by this id. Under the run's lock: a lost public half is written again."""
+    path, public = run / PRIVATE_KEY, run / PUBLIC_KEY
+    key = known_key(run, known)
+    pem = public_pem(key.public_key())
+    if not has_public_half(run, key):
+        if is_public_key(run):  # a valid other key: whichever was altered, neither may take the other's place
+            raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
+        write_durably(public, pem, mode=0o600)
+    return key
+
+
+def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:
+    """The private half, if it is the one that the record knows. Writes nothing."""
+    if Door(run).status(PRIVATE_KEY) is None:
+        raise RunDamaged(
+            f"{run / PRIVATE_KEY} is missing; receipts that were signed with it still verify", hint=_ANOTHER
+        )
+    key = read_private_key(run)
+    if known is not None and key_id(key.public_key()) != known:
+        raise RunDamaged(f"{run / PRIVATE_KEY} is not the key of this run", hint=_ANOTHER)
+    return key
+
+
+def has_public_half(run: Path, key: Ed25519PrivateKey) -> bool:
+    """Whether the public half that stands beside the private one is that of this key."""
+    door = Door(run)
+    with storage_errors(run / PUBLIC_KEY):
+        return door.size(PUBLIC_KEY) is not None and door.read(PUBLIC_KEY, MOST) == public_pem(key.public_key())
+
+
+def settled_key(run: Path, known: str | None) -> Ed25519PrivateKey:
+    """The run's key; a new one if it never had one. Under the run's lock, and the record must note it before it signs.
+
+    So a key that the record doesn't know of has signed nothing: it was on its way when a process was killed.
+    """
+    never = known is None and all(Door(run).status(name) is None for name in NAMES)
+    return _make(run) if never else signing_key(run, known)
+
+
+def replaced_key(run: Path, known: str | None, *, fresh: bool) -> Ed25519PrivateKey:
+    """A new key where the one that the record knows is lost; under the run's lock, as above.
+
+    ``fresh``: the record has known it since the last thing that happened, so the same command may have been killed
+    after making it, and goes on with it.
+    """
+    try:
+        key = signing_key(run, known)
+    except RunDamaged:
+        return _make(run)
+    if known is not None and not fresh:
+        raise InvalidInput(
+            f"{run / PRIVATE_KEY} is there, and is the key of this run",
+            hint="leave out --new-key; to give up a key that is not lost, move both its files away first",
+        )
+    return key
+
+
+def is_public_key(run: Path) -> bool:
+    """Whether the run's public half is a key, of whichever pair."""
+    if (Door(run).size(PUBLIC_KEY) or 0) > MOST:
+        return False
+    try:
+        read_public_key(run / PUBLIC_KEY)
+    except InvalidInput:
+        return False
+    return True
+
+
+def _make(run: Path) -> Ed25519PrivateKey:
+    """The private half first: a public one without it says that a key was lost."""
+    key = Ed25519PrivateKey.generate()
+    write_durably(run / PRIVATE_KEY, private_pem(key), mode=0o600)
+    write_durably(run / PUBLIC_KEY, public_pem(key.public_key()), mode=0o600)
+    return key
+
+
+def key_id(key: Ed25519PublicKey) -> str:
+    """What a key is called in receipts and in the record."""
+    return hashlib.blake2b(key.public_bytes_raw(), digest_size=16, person=b"fedforget/keyid").hexdigest()
+
+
+def private_pem(key: Ed25519PrivateKey) -> bytes:
+    kind = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    return key.private_bytes(serialization.Encoding.PEM, *kind)
+
+
+def public_pem(key: Ed25519PublicKey) -> bytes:
+    return key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+
+
+def read_private_key(run: Path) -> Ed25519PrivateKey:
+    path = run / PRIVATE_KEY
+    with storage_errors(path):
+        data = Door(run).read(PRIVATE_KEY, MOST)
+    try:
+        key = serialization.load_pem_private_key(data, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise RunDamaged(f"{path} is damaged: it is no key", hint=_ANOTHER) from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise RunDamaged(f"{path} is no Ed25519 key", hint=_ANOTHER)
+    return key
+
+
+def read_public_key(path: Path) -> Ed25519PublicKey:
+    """A public key that another person handed over."""
+    try:
+        with path.open("rb") as file:
+            key = serialization.load_pem_public_key(file.read(MOST))  # the rest of an endless file is no key
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint=f"give the run's {PUBLIC_KEY}") from error
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise InvalidInput(f"{path} holds no public key", hint=f"give the run's {PUBLIC_KEY}") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise InvalidInput(f"{path} holds another kind of key", hint=f"give the run's {PUBLIC_KEY}")
+    if not is_honest_key(key.public_bytes_raw()):
+        raise InvalidInput(
+            f"{path} holds a low-order or malformed Ed25519 key, for which signatures can be forged",
+            hint=f"don't trust its sender; give the run's {PUBLIC_KEY}",
+        )
+    return key
+
+
+def permissions_problem(run: Path) -> str | None:
+    """Whether other users can read the key."""
+    path, found = run / PRIVATE_KEY, Door(run).status(PRIVATE_KEY)
+    if found is not None and found.st_mode & 0o077:
+        return f"{path} can be read by others"
+    return None

@@ -1,0 +1,74 @@
+"""What a receipt holds: these fields, of these types, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import NoneType
+from typing import Any
+
+from fedforget.errors import ReceiptRefused
+from fedforget.requests.lifecycle import Stage
+
+STATEMENT = "https://in-toto.io/Statement/v1"
+PREDICATE = "urn:fedforget:receipt:1"
+Shape = dict[str, tuple[type, ...]]  # the fields that something has, and their types
+
+_TEXT, _OPTIONAL, _NUMBER = (str,), (str, NoneType), (int, NoneType)
+_REQUEST: Shape = {
+    "id": _TEXT, "pseudonym": _OPTIONAL, "level": _TEXT, "basis": _TEXT, "state": _TEXT, "times": (dict,),
+    "deadline": _OPTIONAL, "reason": _OPTIONAL,
+}  # fmt: skip
+_ALWAYS: Shape = {"request": (dict,), "chain": (dict,), "form": _TEXT}
+_PURGED: Shape = {
+    "plan": _OPTIONAL, "commitments": _OPTIONAL, "state_mac": _OPTIONAL, "superseded": (bool,), "guarantee": _OPTIONAL,
+    "seeds_tainted": (bool, NoneType), "version": _OPTIONAL,
+}  # fmt: skip
+_RECOMPUTED: Shape = {
+    "state_mac_before": _OPTIONAL, "first_changed_step": _NUMBER, "recomputed_steps": _NUMBER,
+    "recomputed_rounds": _NUMBER, "mixed_environments": (bool, NoneType), "model": _OPTIONAL,
+}  # fmt: skip
+
+
+def require_shape(file: Path, statement: dict[str, Any]) -> None:
+    """Exactly what a receipt holds, so that nothing that was slipped in looks as if the run had vouched for it."""
+    if statement.get("_type") != STATEMENT or statement.get("predicateType") != PREDICATE:
+        raise ReceiptRefused(f"{file} is signed, but is no receipt of a request", hint="give a receipt")
+    top: Shape = {"_type": _TEXT, "predicateType": _TEXT, "subject": (list,), "predicate": (dict,)}
+    if not (_has_shape(statement, top) and _is_predicate(statement["predicate"]) and _is_subject(statement)):
+        raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
+
+
+def _is_predicate(predicate: dict[str, Any]) -> bool:
+    request: Any = predicate.get("request")
+    form = predicate.get("form")
+    if form not in ("full", "public") or not _has_shape(request, _REQUEST):
+        return False
+    public, purged = form == "public", request["state"] == Stage.PURGED
+    shape = _ALWAYS | (_PURGED if purged else {}) | (_RECOMPUTED if purged and not public else {})
+    place: Shape = {"head": _TEXT} if public else {"head": _TEXT, "sequence": (int,)}
+    times: Shape = dict.fromkeys(request["times"], _TEXT)
+    return (
+        _has_shape(predicate, shape) and _has_shape(predicate["chain"], place) and _has_shape(request["times"], times)
+    )
+
+
+def _is_subject(statement: dict[str, Any]) -> bool:
+    """The state after the request; nothing, if none was erased under it or it was superseded since."""
+    subject, superseded = statement["subject"], statement["predicate"].get("superseded", True)
+    if superseded or len(subject) != 1:
+        return superseded and not subject
+    state: Shape = {"name": _TEXT, "digest": (dict,)}
+    return (
+        _has_shape(subject[0], state)
+        and subject[0]["name"] == "state"
+        and _has_shape(subject[0]["digest"], {"blake2b-256": _TEXT})
+    )
+
+
+def _has_shape(value: Any, shape: Shape) -> bool:
+    """Whether it has these fields, of these types, and no others; a bool is no number here."""
+    return (
+        isinstance(value, dict)
+        and value.keys() == shape.keys()
+        and all(type(value[name]) in kinds for name, kinds in shape.items())
+    )

@@ -1,0 +1,1 @@
+"""Is the run whole? Checks of every file, the doctor, and repair."""

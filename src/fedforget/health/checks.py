@@ -1,0 +1,363 @@
+"""Every file of a run, each looked at for itself: whether it is whole, and what can be done if it is not."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedforget.disk.database import Database
+from fedforget.disk.door import Door
+from fedforget.disk.files import digest
+from fedforget.disk.read_only import LARGEST_IMAGE
+from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest, shown
+from fedforget.evidence.receipts import receipt_key
+from fedforget.requests import inbox
+from fedforget.requests.inbox import Inbox
+from fedforget.store import client_store, hints, plan_file, record, record_audit, server_store
+from fedforget.store.client_store import ClientStore
+from fedforget.store.crash_check import require_whole
+from fedforget.store.model_files import SUFFIX, ModelFiles
+from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Record
+from fedforget.store.row_checks import validate_clients, validate_record, validate_server
+from fedforget.store.run_directory import digest_of, logs_beside, misfit
+from fedforget.store.seals import OWN_SEAL
+from fedforget.store.server_store import ServerStore
+
+_OF_THE_MACHINE = (
+    errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
+    errno.ENOMEM,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    remedy: str = ""
+    rebuildable: bool = False  # by ``fedforget.health.repair``, from what is left
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Examination:
+    """Looks at every file of a run, each for itself: what one of them has lost doesn't hide the others."""
+
+    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
+        self._path = path
+        self._opened = opened
+        self._trail: Record | None = None
+        self._seals: dict[str, str] = {}  # none after a crash, and none that can be trusted in a damaged record
+        self._plan: PlanFile | None = None
+        self._server: ServerStore | None = None
+        self._clients: ClientStore | None = None
+
+    def checks(self) -> Iterator[Check]:
+        trail = _examined(RECORD, self._look_at_record, _LOST_RECORD)
+        plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
+        server = _examined(SERVER, self._look_at_server, _LOST_SERVER)
+        if self._server is not None:  # which says what the plan must be
+            plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
+        clients = _examined(CLIENTS, self._look_at_clients, _LOST_CLIENTS)
+        files = [plan, server, clients, trail]
+        yield from files
+        if trail.ok and self._trail is not None and self._seals:
+            untouched = partial(self._compare_bytes, self._trail)
+            yield _examined(
+                f"{RECORD}, every byte",
+                untouched,
+                f"its content is whole: {hints.train(self._path)} writes the file anew",
+            )
+        if self._server is not None and self._clients is not None:
+            yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
+            if self._trail is not None and not self._seals and all(check.ok for check in files):
+                whole = partial(_fits_together, self._server, self._clients, self._trail)
+                yield _examined("what a crash left", whole, _LOST_COMMITS)
+        yield from self._models(replayable=all(check.ok for check in files))
+        if self._trail is not None:
+            yield _examined("event chain", partial(_chain, self._trail), f"the record was altered: {_LOST_RECORD}")
+            yield self._requests(self._trail)
+        yield from self._receipt_key()
+        yield from self._inbox()
+
+    # Databases and plan
+
+    def _look_at_record(self) -> str:
+        trail = Record(self._database(RECORD, record.SCHEMA))
+        validate_record(trail.database)
+        self._trail = trail
+        seals = trail.seals.all()
+        if seals and (logs := logs_beside(self._path)):
+            raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
+        if seals and seals.get(OWN_SEAL) != trail.seals.content_digest():
+            raise self._unlike_its_seal(RECORD)
+        if seals and not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
+            raise RunDamaged(misfit(self._path))
+        self._seals = seals
+        return self._size(RECORD)
+
+    def _compare_bytes(self, trail: Record) -> str:
+        """Its seal is of its content; the bytes around that are a function of it, too."""
+        size = Door(self._path).size(RECORD) or 0
+        if size > LARGEST_IMAGE:
+            return "not compared: it is too large"
+        if trail.database.canonical_bytes() != Door(self._path).read(RECORD, size):
+            raise RunDamaged(
+                f"{self._path / RECORD} is damaged where it holds no content, or was left by a process that was killed "
+                "while closing it"
+            )
+        return "as it was written"
+
+    def _look_at_plan(self) -> str:
+        self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
+        if self._server is not None and self._server.plan_digest != digest(plan_file.read_bytes(self._path)):
+            on_its_way = self._trail is not None and self._trail.batches.pending()  # new seeds bring a new plan
+            if not on_its_way:
+                raise RunDamaged(f"{path} is not the plan this run began with")
+        return f"{self._plan.plan.rounds} rounds"
+
+    def _look_at_server(self) -> str:
+        database = self._sealed(SERVER, server_store.SCHEMA)
+        if self._plan is not None:
+            validate_server(database, self._plan.plan)
+            self._server = ServerStore(database, ModelFiles(self._path / MODELS), self._plan.plan)
+        return self._size(SERVER)
+
+    def _look_at_clients(self) -> str:
+        database = self._sealed(CLIENTS, client_store.SCHEMA)
+        validate_clients(database)
+        self._clients = ClientStore(database)
+        return self._size(CLIENTS)
+
+    def _look_at_seeds(self, server: ServerStore, clients: ClientStore) -> str:
+        """After a crash there are no seals, but a seed that has changed is still not the one committed to."""
+        if self._trail is not None and self._trail.batches.pending():
+            return "not compared: a request is under way"
+        if self._plan is not None and server.seed.commitment != self._plan.server_commitment:
+            raise RunDamaged(f"the seed in {self._path / SERVER} is not the one the plan is committed to")
+        committed, held = server.commitments(), clients.commitments()
+        for client in committed.keys() | held.keys():
+            if committed.get(client) != held.get(client):
+                raise RunDamaged(
+                    f"the seed of client {shown(client)} in {self._path / CLIENTS} is not the one that "
+                    f"{self._path / SERVER} says it is committed to"
+                )
+        return "as committed to"
+
+    def _sealed(self, name: str, schema: str) -> Database:
+        """A database, only if it is what it was: a torn one is not even opened."""
+        if self._seals and Door(self._path).status(name) and digest_of(self._path, name) != self._seals.get(name):
+            raise self._unlike_its_seal(name)
+        return self._database(name, schema)
+
+    def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
+        """One that is missing is reported when it is opened."""
+        try:
+            return Door(self._path).status(name) is None or digest_of(self._path, name) == seals.get(name)
+        except RunDamaged:
+            return False
+
+    def _database(self, name: str, schema: str) -> Database:
+        database = Database(self._path / name, schema)
+        self._opened.callback(database.close)
+        return database
+
+    def _unlike_its_seal(self, name: str) -> RunDamaged:
+        return RunDamaged(f"{self._path / name} is damaged: it is not what it was when the run was last closed")
+
+    def _size(self, name: str) -> str:
+        return f"{Door(self._path).size(name)} bytes"
+
+    # Models
+
+    def _models(self, *, replayable: bool) -> Iterator[Check]:
+        if self._server is None:
+            yield from self._models_by_name()
+            return
+        kept, start = self._server.kept(), None
+        for round_, name in kept.items():
+            check = _examined(f"model of round {round_}", partial(_whole, self._server.models, name), "")
+            if check.ok:
+                start = round_
+                continue
+            can = replayable and start is not None
+            yield replace(check, rebuildable=can, remedy=_lost_model(self._path, round_, start, replayable))
+        yield Check("models", True, f"{len(kept)} files referred to")
+
+    def _models_by_name(self) -> Iterator[Check]:
+        """Where nobody says which round a file belongs to, its name still says what is in it."""
+        models = ModelFiles(self._path / MODELS)
+        names = models.door.names(SUFFIX)
+        for name in names:
+            look = partial(_whole, models, name.removesuffix(SUFFIX))
+            check = _examined(f"{MODELS}/{name}", look, _lost_model(self._path, None, None, False))
+            if not check.ok:
+                yield check
+        yield Check("models", True, f"{len(names)} files, compared with their names only")
+
+    # Beside the run
+
+    def _receipt_key(self) -> Iterator[Check]:
+        private, public = (self._path / name for name in receipt_key.NAMES)
+        known = None if self._trail is None else self._trail.receipt_key
+        if not any(map(os.path.lexists, (private, public))) and known is None:
+            yield Check(PRIVATE_KEY, True, "none was made yet")
+            return
+        found = list[Ed25519PublicKey]()
+        whole = _examined(PRIVATE_KEY, lambda: _private_half(self._path, known, found), _LOST_KEY)
+        yield whole
+        problem = receipt_key.permissions_problem(self._path) if whole.ok else None
+        if problem is not None:
+            yield Check("receipt key permissions", False, problem, f"give it to its owner only: chmod 600 {private}")
+        if found:
+            again = f"{_LOST_PUBLIC} {hints.rebuild_now(self._path)}"
+            lost = _examined(PUBLIC_KEY, lambda: _public_half(self._path), again, rebuildable=True)
+            pair = partial(_pair, self._path, found[0])
+            yield lost if not lost.ok else _examined(PUBLIC_KEY, pair, _ODD_PAIR)
+        else:
+            yield _examined(PUBLIC_KEY, lambda: _public_half(self._path), _LOST_KEY)
+
+    def _requests(self, trail: Record) -> Check:
+        """What waits, and what should have been met by now; also what is still in the inbox."""
+        remedy = f"finish it with {hints.train(self._path)}"
+        check = _examined("requests", partial(_unfinished, trail), remedy)
+        if not check.ok:
+            return check
+        with contextlib.suppress(FedForgetError):  # a file that cannot be read is a check of its own
+            waiting = [receipt for receipt in trail.book.receipts() if receipt.is_open]
+            waiting += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
+            overdue = [receipt for receipt in waiting if receipt.is_overdue()]
+            if overdue:
+                since = min(receipt.deadline or "" for receipt in overdue)
+                remedy = f"meet them with {hints.run_pending(self._path)}"
+                return Check("requests", False, f"{len(overdue)} overdue, the first since {since}", remedy)
+            if waiting:
+                return Check("requests", True, f"{len(waiting)} wait, none is overdue")
+        return check
+
+    def _inbox(self) -> Iterator[Check]:
+        box, whole = Inbox(self._path), 0
+        listed = _examined(inbox.NAME, lambda: f"{len(box.names())} files", _LOST_SUBMISSION)
+        if not listed.ok:
+            yield listed
+        for name in box.names() if listed.ok else ():
+            check = _examined(f"{inbox.NAME}/{name}", partial(_submission, box, name), _LOST_SUBMISSION)
+            whole += check.ok
+            if not check.ok:
+                yield check
+        if whole:
+            yield Check(inbox.NAME, True, f"{whole} requests wait for a process to take them in")
+
+
+_LOST_PLAN = "restore it from a backup: it cannot be rebuilt, what was decided stands nowhere else"
+_LOST_SERVER = "restore it from a backup: it cannot be rebuilt, the server's seed and the roster stand nowhere else"
+_LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, the clients' seeds and id lists stand nowhere else"
+_LOST_COMMITS = "restore the whole run directory from a backup: what was committed since stands nowhere else"
+_LOST_SEEDS = "restore what is named from a backup: seeds cannot be rebuilt, they stand nowhere else"
+_LOST_RECORD = "restore it from a backup: it cannot be rebuilt, the trail stands nowhere else"
+_LOST_KEY = (
+    "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
+    f"key, so keep {PUBLIC_KEY} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
+)
+_LOST_PUBLIC = "it can be derived again from the other half:"
+_ODD_PAIR = (
+    "restore both halves from a backup: neither says which of them is right; a receipt that was issued before verifies "
+    "with the right public key; to sign with a new one, `fedforget receipt show --new-key`"
+)
+_MEND = "it may well be whole: mend the cause and give the same command again"
+_LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then hand the request in again"
+
+
+def _lost_model(run: Path, round_: int | None, start: int | None, replayable: bool) -> str:
+    if round_ == 0:
+        return "restore it from a backup: it cannot be rebuilt, the initial model derives from nothing"
+    if round_ is not None and replayable and start is None:
+        return "restore it, or the model of a round before it, from a backup: no earlier model is left to replay from"
+    if not replayable:
+        return "restore the other files first, then it may be rebuilt by replay; or restore it from a backup as well"
+    return f"it can be rebuilt by replay from round {start}: {hints.rebuild_now(run)}; or restore it from a backup"
+
+
+def _examined(name: str, look: Callable[[], str], remedy: str, *, rebuildable: bool = False) -> Check:
+    try:
+        return Check(name, True, look())
+    except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
+        told = f"{name} cannot be read: {type(error).__name__}: {error}"
+        detail, hint = (error.message, error.hint) if isinstance(error, FedForgetError) else (told, "")
+        if _is_of_the_machine(error):
+            return Check(name, False, detail, hint if isinstance(error, StorageFailed) else _MEND)
+        return Check(name, False, detail, remedy, rebuildable)
+
+
+def _is_of_the_machine(error: Exception) -> bool:
+    """Whether the operating system refused: that says nothing about the file, which may be whole."""
+    cause = error if isinstance(error, OSError) else error.__cause__
+    return isinstance(error, StorageFailed) or (isinstance(cause, OSError) and cause.errno in _OF_THE_MACHINE)
+
+
+def _fits_together(server: ServerStore, clients: ClientStore, trail: Record) -> str:
+    require_whole(server, clients, trail)
+    return "fits together; the next command goes on from there"
+
+
+def _whole(models: ModelFiles, name: str) -> str:
+    models.check(name)
+    return "whole"
+
+
+def _chain(trail: Record) -> str:
+    problem = record_audit.problem_of(trail)
+    if problem is not None:
+        raise RunDamaged(problem)
+    return "unbroken"
+
+
+def _unfinished(trail: Record) -> str:
+    if trail.batches.pending():
+        raise UnfinishedRequest("one was interrupted")
+    return "none waits"
+
+
+def _private_half(run: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
+    path, door = run / PRIVATE_KEY, Door(run)
+    if door.status(PRIVATE_KEY) is None:
+        raise RunDamaged(f"{path} is missing, and receipts were signed with it")
+    key = receipt_key.read_private_key(run)
+    if receipt_key.private_pem(key) != door.read(PRIVATE_KEY, receipt_key.MOST):
+        raise RunDamaged(f"{path} is damaged: it holds a key, but not as it was written")
+    if known is not None and receipt_key.key_id(key.public_key()) != known:
+        raise RunDamaged(f"{path} is not the key that receipts of this run were signed with")
+    found.append(key.public_key())
+    return "whole"
+
+
+def _public_half(run: Path) -> str:
+    path, size = run / PUBLIC_KEY, Door(run).size(PUBLIC_KEY)
+    if size is not None and size > receipt_key.MOST:
+        raise RunDamaged(f"{path} has {size} bytes; at most {receipt_key.MOST} are expected")
+    receipt_key.read_public_key(path)
+    return "whole"
+
+
+def _pair(run: Path, key: Ed25519PublicKey) -> str:
+    if Door(run).read(PUBLIC_KEY, receipt_key.MOST) != receipt_key.public_pem(key):
+        raise RunDamaged(f"{run / PUBLIC_KEY} is not the public half of {PRIVATE_KEY}")
+    return "whole"
+
+
+def _submission(box: Inbox, name: str) -> str:
+    box.read(name)
+    return "whole"

@@ -1,0 +1,104 @@
+"""Rebuild what a run has lost, where it derives from what is left: models by replay, a public key from its other half.
+
+Nothing is written unless it is, byte for byte, what was lost: a round names the digest of its model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.ports import Federation, State
+from fedforget.disk.door import Door
+from fedforget.disk.files import digest, write_durably
+from fedforget.disk.lock import RunLock
+from fedforget.errors import RunDamaged
+from fedforget.evidence.receipts import receipt_key
+from fedforget.evidence.replay import Stretch, clients_of
+from fedforget.run import Run
+from fedforget.session.engine import Engine, OnRound
+from fedforget.store.model_files import encode
+from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
+from fedforget.store.run_directory import OpenRun, reading
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What was rebuilt, and what could not be."""
+
+    rebuilt: list[str] = field(default_factory=list)
+    not_rebuilt: list[str] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
+    """Rebuild every model that is lost or torn and has a whole one before it, and the public key.
+
+    A request may be under way: what it has left of the run is replayed like any other.
+    """
+    found = Rebuilt()
+    computing = run._computing()  # noqa: SLF001
+    with RunLock(run.path), computing, reading(run.path, settled=False) as opened:
+        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
+        _rebuild_public_key(opened, found)
+    return found
+
+
+def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRound | None) -> None:
+    lost = [round_ for round_ in run.server.kept() if not _is_whole(run, round_)]
+    if not lost:
+        return
+    engine.check_data(run, ())
+    clients = clients_of(run)
+    with engine.federation(clients, clients.sizes) as federation:
+        for round_ in lost:
+            problem = _rebuild_model(run, engine, federation, round_, on_round)
+            if problem is None:
+                found.rebuilt.append(f"the model of round {round_}")
+            else:
+                found.not_rebuilt.append(problem)
+
+
+def _rebuild_model(
+    run: OpenRun, engine: Engine, federation: Federation, round_: int, on_round: OnRound | None
+) -> str | None:
+    """Why a model cannot be rebuilt; None if it is."""
+    kept = run.server.kept()
+    start = max((earlier for earlier in kept if earlier < round_ and _is_whole(run, earlier)), default=None)
+    if start is None:
+        return f"the model of round {round_} cannot be rebuilt: no model of an earlier round is whole"
+    memory = Stretch(run.file.plan, run.server.roster, start, run.server.load(start))
+    priorities = PrfPriorities(run.server.seed.value)
+    after: Callable[[int, State], None] | None = None if on_round is None else lambda done, _: on_round(done)
+    learn(Server(run.file.plan, priorities, memory, federation, engine.aggregator()), round_, after)
+    data = encode(memory.state)
+    if digest(data) != kept[round_]:
+        return f"the model of round {round_} is not rebuilt: replaying from round {start} gives another one"
+    write_durably(run.server.models.path(kept[round_]), data)
+    return None
+
+
+def _is_whole(run: OpenRun, round_: int) -> bool:
+    try:
+        run.server.load(round_)
+    except RunDamaged:
+        return False
+    return True
+
+
+def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
+    """Only where it is no key at all: two keys that don't belong together are for somebody to judge."""
+    public = run.path / PUBLIC_KEY
+    if Door(run.path).status(PRIVATE_KEY) is None or receipt_key.is_public_key(run.path):
+        return
+    try:
+        receipt_key.signing_key(run.path, run.record.receipt_key)
+    except RunDamaged as error:
+        found.not_rebuilt.append(f"{public} is not rebuilt: {error.message}")
+        return
+    found.rebuilt.append(f"the public half of {PRIVATE_KEY}")

@@ -1,0 +1,1 @@
+"""What a plan will cost before anything is trained: exact laws, storage, windows, search."""

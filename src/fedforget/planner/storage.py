@@ -1,0 +1,172 @@
+"""What a plan takes beside computation: bytes on disk, bytes on the wire, rounds of communication (Section 5.3).
+
+Disk. The server keeps a state per kept round and an entry per client; a client keeps an entry per sample, and no models
+at all. Entries are counted as a run directory writes them; the pages of its databases come on top.
+
+Wire. In a round each distinct client drawn receives the model and sends one back. A request that changes a draw sends
+everybody back to the last kept model before the change, so what is replayed is at least what has to be recomputed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan, ServerOptimizer  # noqa: F401 (an example uses it)
+from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.geometric import change_within, expected_rounds_redone
+
+ROSTER_ENTRY = 8 + 32 + 8  # bytes: a client's id, its commitment, its first round
+SAMPLE_ENTRY = 8 + 16 + 8  # a sample's id, the digest of its content, its first step
+CLIENT_SEED = 32 + 32  # and its nonce
+_MOMENTS = 2 * 2  # FedAdam keeps two numbers of twice the width for every weight
+
+
+@dataclass(frozen=True, slots=True)
+class Traffic:
+    """Expected rounds of communication, models that clients train in them, and bytes both ways."""
+
+    rounds: float
+    trainings: float
+    bytes: float
+
+
+@dataclass(frozen=True, slots=True)
+class ForgettingTraffic:
+    """What one request is expected to take; zero if nothing changes is counted in.
+
+    ``rounds_recomputed`` are those from the first change on, ``rounds_replayed`` those from the last kept model before
+    it. Trainings and bytes are those of the replay.
+    """
+
+    rounds_recomputed: float
+    rounds_replayed: float
+    trainings: float
+    bytes: float
+
+
+def state_bytes(plan: Plan, model_bytes: int) -> int:
+    """What a kept round takes: the model, and the moments of a server Adam.
+
+    >>> state_bytes(Plan(1, 1, 1, 1), 1000)
+    1000
+    """
+    return model_bytes * (1 + _MOMENTS if plan.server.name == "fedadam" else 1)
+
+
+def kept_bytes(plan: Plan, rounds_done: int, model_bytes: int) -> int:
+    """The states that are kept after so many rounds; the initial one has no moments yet.
+
+    >>> [kept_bytes(Plan(1, 1, 1, 9, server=ServerOptimizer(name)), 9, 1000) for name in ("average", "fedadam")]
+    [10000, 46000]
+    """
+    return model_bytes + (plan.kept_count(rounds_done) - 1) * state_bytes(plan, model_bytes)
+
+
+def server_bytes(plan: Plan, clients: int, model_bytes: int) -> int:
+    """The kept states and the roster with its first rounds.
+
+    >>> [server_bytes(Plan(1, 1, 1, rounds=100, keep=keep), 60, 1000) for keep in ("every", 10, "ends")]
+    [103880, 13880, 4880]
+    """
+    return kept_bytes(plan, plan.rounds, model_bytes) + clients * ROSTER_ENTRY
+
+
+def client_bytes(samples: int) -> int:
+    """A client's seed, and for each sample its id, digest and first step. No model, whatever the plan.
+
+    >>> client_bytes(200)
+    6464
+    """
+    return CLIENT_SEED + samples * SAMPLE_ENTRY
+
+
+def expected_distinct_clients(clients: int, clients_per_round: int) -> float:
+    """M·(1 − (1 − 1/M)^K): how many different clients fill the K slots of a round.
+
+    >>> expected_distinct_clients(2, 2)
+    1.5
+    """
+    return float(clients * client_change(clients, clients_per_round))
+
+
+def learning_traffic(plan: Plan, clients: int, model_bytes: int) -> Traffic:
+    """All rounds of the plan: also what retraining from scratch takes, with the clients that are left.
+
+    >>> learning_traffic(Plan(clients_per_round=2, batch_size=1, local_steps=1, rounds=10), 2, 1000)
+    Traffic(rounds=10.0, trainings=15.0, bytes=30000.0)
+    """
+    if clients < 1:
+        return Traffic(0.0, 0.0, 0.0)
+    trainings = plan.rounds * expected_distinct_clients(clients, plan.clients_per_round)
+    return Traffic(float(plan.rounds), trainings, 2 * trainings * model_bytes)
+
+
+def client_forgetting_traffic(plan: Plan, clients: int, model_bytes: int) -> ForgettingTraffic:
+    """One client leaves. The others' order in each draw doesn't depend on it, so its going tells nothing about them.
+
+    >>> client_forgetting_traffic(Plan(1, 1, 1, rounds=3), 2, 1000)
+    ForgettingTraffic(rounds_recomputed=2.125, rounds_replayed=2.125, trainings=2.125, bytes=4250.0)
+    """
+    if clients == 1:
+        return ForgettingTraffic(0.0, 0.0, 0.0, 0.0)  # nobody is left: the model is withdrawn
+    change = client_change(clients, plan.clients_per_round)
+    replayed = expected_rounds_redone(change, plan.rounds, _spacing(plan))
+    trainings = replayed * expected_distinct_clients(clients - 1, plan.clients_per_round)
+    return _forgetting(plan, change, replayed, trainings, model_bytes)
+
+
+def sample_forgetting_traffic(plan: Plan, clients: int, samples: int, model_bytes: int) -> ForgettingTraffic:
+    """One sample of a client with N goes; its last one takes the client with it.
+
+    >>> every, ends = (sample_forgetting_traffic(Plan(1, 1, 1, 3, keep=k), 2, 2, 1000) for k in ("every", "ends"))
+    >>> round(every.rounds_replayed, 6), round(ends.rounds_replayed, 6)
+    (1.265625, 1.734375)
+    """
+    if samples == 1:
+        return client_forgetting_traffic(plan, clients, model_bytes)
+    change = sample_change(
+        samples,
+        clients=clients,
+        clients_per_round=plan.clients_per_round,
+        batch_size=plan.batch_size,
+        local_steps=plan.local_steps,
+    )
+    replayed = expected_rounds_redone(change, plan.rounds, _spacing(plan))
+    trainings = replayed * expected_distinct_clients(clients, plan.clients_per_round)
+    # A changed round has drawn the sample's client, and so has more distinct clients than others.
+    held = change / client_change(clients, plan.clients_per_round)
+    trainings += held * _covariance(clients, plan.clients_per_round) * _first_changes(plan, change, replayed)
+    return _forgetting(plan, change, replayed, trainings, model_bytes)
+
+
+def _forgetting(plan: Plan, change: Any, replayed: Any, trainings: Any, model_bytes: int) -> ForgettingTraffic:
+    recomputed = expected_rounds_redone(change, plan.rounds)
+    return ForgettingTraffic(float(recomputed), float(replayed), float(trainings), float(2 * trainings * model_bytes))
+
+
+def _spacing(plan: Plan) -> int:
+    """Every how manieth round is kept, counted from the first."""
+    if plan.keep in (KEEP_EVERY, KEEP_ENDS):
+        return 1 if plan.keep == KEEP_EVERY else plan.rounds
+    return min(int(plan.keep), plan.rounds)
+
+
+def _covariance(clients: int, slots: int) -> float:
+    """Of the number of distinct clients of a round and whether one of them is drawn."""
+    if clients == 1:
+        return 0.0
+    drawn = float(change_within(1 / clients, slots))
+    # of two clients: (1 − 2/M)^K − (1 − 1/M)^2K
+    of_two = -((1 - drawn) ** 2) * float(change_within(1 / (clients - 1) ** 2, slots))
+    return drawn * (1 - drawn) + (clients - 1) * of_two
+
+
+def _first_changes(plan: Plan, change: float, replayed: float) -> float:
+    """Σ over blocks of length·Q^(end−1): what the covariance of one round counts in the sum over all of them.
+
+    For a replayed round s of a block that ends at e, E[D_s; change up to e] = E[D]·(1 − Q^e) + Cov·Q^(e−1).
+    """
+    if change >= 1:  # only if there is one client, or as good as all are drawn: the covariance is zero
+        return 0.0
+    return (plan.rounds - replayed) / (1 - change)

@@ -1,0 +1,1 @@
+"""A request's life: taken in, decided, carried out, recorded."""

@@ -1,0 +1,258 @@
+"""The requests of a run: what was asked, by whom under which name, and what became of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fedforget.algorithm.forget import Request
+from fedforget.disk.database import Database
+from fedforget.disk.parsing import parse_json
+from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
+from fedforget.requests.chain import EventChain
+from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
+from fedforget.requests.pseudonyms import Pseudonyms
+
+_SHOWN = (
+    "id", "batch_id", "level", "basis", "state", "received", "deadline", "reason", "first_changed_step",
+    "recomputed_steps", "steps_alone", "model_digest", "guarantee",
+)  # fmt: skip
+
+
+class RequestBook:
+    """Takes requests in and finds them again, by id, by idempotency key, or by what went under them."""
+
+    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms) -> None:
+        self.database = database
+        self.chain = chain
+        self._pseudonyms = pseudonyms
+        self._run = database.path.parent
+
+    # Looking up
+
+    def find(self, request: Request) -> Receipt | None:
+        """The receipt under which a sample or client went; a sample of an erased client went with it."""
+        identifier = self.id_of(request)
+        if identifier is None:
+            return None
+        return replace(self.receipt(identifier), client=request.client, sample=request.sample)
+
+    def id_of(self, target: Request) -> str | None:
+        """The request under which a target last went, by itself or with its client; None if it did not.
+
+        What went by itself and never came back did not go with its client later.
+        """
+        rows = self.database.rows(
+            "SELECT request FROM erased WHERE pseudonym IN (?1, ?2) "
+            "ORDER BY pseudonym = ?1 AND NOT returned DESC, sequence DESC, pseudonym <> ?1 LIMIT 1",
+            (self._pseudonyms.of(target), self._pseudonyms.of(Request(target.client))),
+        )
+        return str(rows[0][0]) if rows else None
+
+    def went_under(self, identifier: str, target: Request) -> bool:
+        """Whether the request is, or was, for exactly this."""
+        if self.waiting().get(identifier) == target:
+            return True
+        rows = self.database.rows(
+            "SELECT level FROM erased JOIN requests ON request = id WHERE pseudonym = ? AND id = ?",
+            (self._pseudonyms.of(target), identifier),
+        )
+        return (target.level,) in rows
+
+    def basis_of(self, identifier: str) -> str:
+        return str(self.database.rows("SELECT basis FROM requests WHERE id = ?", (identifier,))[0][0])
+
+    def knows(self, identifier: str) -> bool:
+        return bool(self.database.rows("SELECT 1 FROM requests WHERE id = ?", (identifier,)))
+
+    def receipt(self, identifier: str) -> Receipt:
+        [identifier] = self._originals([identifier])
+        found = self._receipts("WHERE id = ?", (identifier,))
+        if not found:
+            raise UnknownTarget(
+                f"there is no request {shown(identifier)}", hint=f"`fedforget status {self._run}` lists them"
+            )
+        return found[0]
+
+    def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
+        """Many at once: the events are read once for all of them."""
+        found = {receipt.id: receipt for receipt in self.receipts()}
+        return [found[identifier] for identifier in self._originals(identifiers)]
+
+    def receipts(self) -> list[Receipt]:
+        """In the order of receipt, whatever the clock said."""
+        return self._receipts("ORDER BY id")
+
+    def _receipts(self, which: str, values: Sequence[Any] = ()) -> list[Receipt]:
+        times: dict[str, dict[str, str]] = {}
+        for event in self.chain.events():
+            if event.kind in list(Stage):
+                when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
+                times.setdefault(event.body.get("request", ""), {})[event.kind] = when
+        rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
+        place = {identifier: number for number, identifier in enumerate(times)}  # events stand in their order
+        rows.sort(key=lambda row: place.get(row[0], len(place)))
+        return [
+            Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
+            for row in rows
+        ]
+
+    def _originals(self, identifiers: Iterable[str]) -> list[str]:
+        """A request that was handed in twice at the same time is known under both ids."""
+        known = dict(self.database.rows("SELECT id, request FROM aliases"))
+        return [known.get(identifier, identifier) for identifier in identifiers]
+
+    def pseudonym_of(self, identifier: str) -> str | None:
+        """The pseudonym of what went under a request; None if it went under another, or the record forgot it."""
+        rows = self.database.rows("SELECT pseudonym FROM erased WHERE request = ? ORDER BY pseudonym", (identifier,))
+        return hashlib.blake2b(b"".join(row[0] for row in rows), digest_size=16).hexdigest() if rows else None
+
+    def state_digest_of(self, identifier: str) -> str | None:
+        """The digest of the state after a request, as long as nothing of that state was erased."""
+        rows = self.database.rows("SELECT state_digest FROM requests WHERE id = ?", (identifier,))
+        return rows[0][0] if rows else None
+
+    def round_of(self, identifier: str) -> int:
+        """The rounds done when a request was completed."""
+        return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
+
+    def waiting(self) -> dict[str, Request]:
+        """Accepted requests that are still to be begun with."""
+        rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
+        return {identifier: Request(client, sample) for identifier, client, sample in rows}
+
+    def ids_of_key(self, submission: Submission) -> list[str] | None:
+        """The requests that came with this key before; the same key for other requests is refused."""
+        if submission.key is None:
+            return None
+        rows = self.database.rows(
+            "SELECT body, requests FROM keys WHERE mac = ?", (self._pseudonyms.mac("key", submission.key.encode()),)
+        )
+        if not rows:
+            return None
+        if rows[0][0] != self._pseudonyms.mac("key body", submission.body()):
+            raise InvalidInput(
+                f"the idempotency key {quoted(submission.key)} came with other requests before",
+                hint="use a new key for new requests",
+            )
+        try:
+            return self._originals(map(str, parse_json(rows[0][1])))
+        except (ValueError, TypeError) as error:
+            raise RunDamaged(
+                f"{self.database.path} is damaged: a key names no requests", hint="restore it from a backup"
+            ) from error
+
+    # Taking in
+
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        and_begin: Callable[[], None] | None = None,
+        *,
+        told: bool = False,
+    ) -> list[str]:
+        """Accept requests, except those that are known under another id, ``and_begin`` with them at once.
+
+        One transaction: from here on they are met, whatever happens. Returns the ids in the order of the submission.
+        ``told``: a caller was told the ids of the submission, so they are remembered as well.
+        """
+        if known.keys() == set(submission.requests) and submission.key is None and and_begin is None and not told:
+            return [known[request] for request in submission.requests]  # nothing is new
+        with self.database.transaction():
+            ids = []
+            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
+                ids.append(known.get(request, identifier))
+                if request in known:
+                    if told:
+                        self._alias(identifier, known[request])
+                    continue
+                self._enter(submission, place, identifier, request, Stage.ACCEPTED)
+                self.database.run("INSERT INTO waiting VALUES (?, ?, ?)", (identifier, request.client, request.sample))
+            self._remember_key(submission, ids)
+            if and_begin is not None:
+                and_begin()
+        return ids
+
+    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
+        """None of them is met, and the record says why."""
+        with self.database.transaction():
+            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
+                self._enter(submission, place, identifier, request, Stage.REJECTED, reasons[request])
+            self._remember_key(submission, list(submission.ids))
+
+    def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
+        """Requests that wait are asked for once more: the earlier deadline counts, and any doubt of the basis."""
+        waiting = self.waiting()
+        rows = {
+            identifier: self.database.rows("SELECT basis, deadline FROM requests WHERE id = ?", (identifier,))[0]
+            for identifier in ids
+            if identifier in waiting
+        }
+        for identifier, (basis, deadline) in rows.items():
+            stricter = submission.basis if basis == Basis.EXOGENOUS else basis
+            earlier = min(deadline or submission.deadline, submission.deadline) if submission.urgent else deadline
+            if (stricter, earlier) != (basis, deadline):
+                with self.database.transaction():
+                    self.database.run(
+                        "UPDATE requests SET basis = ?, deadline = ? WHERE id = ?", (stricter, earlier, identifier)
+                    )
+                    self.chain.append("asked again", {"request": identifier, "basis": stricter, "deadline": earlier})
+
+    def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None:
+        """Record the ids that a caller was told for requests that have others."""
+        with self.database.transaction():
+            for identifier, request in zip(told, ids, strict=True):
+                self._alias(identifier, request)
+
+    def _enter(
+        self, submission: Submission, place: int, identifier: str, request: Request, state: Stage,
+        reason: str | None = None,
+    ) -> None:  # fmt: skip
+        told = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
+        self.database.run(
+            "INSERT INTO requests (id, place, level, basis, state, received, deadline, reason) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (identifier, place, request.level, submission.basis, state, submission.received, submission.deadline,
+             reason),
+        )  # fmt: skip
+        self.chain.append(Stage.RECEIVED, {"request": identifier, "received": submission.received, **told})
+        self.chain.append(state, {"request": identifier, **({} if reason is None else {"reason": reason})})
+
+    def _alias(self, identifier: str, request: str) -> None:
+        if identifier != request:
+            self.database.run("INSERT OR IGNORE INTO aliases VALUES (?, ?)", (identifier, request))
+
+    def _remember_key(self, submission: Submission, ids: Sequence[str]) -> None:
+        if submission.key is not None:
+            key = self._pseudonyms.mac("key", submission.key.encode())
+            body = self._pseudonyms.mac("key body", submission.body())
+            self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
+
+    def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
+        """Take back a request that waits. Once is enough, and twice is no more."""
+        [identifier] = self._originals([identifier])
+        if self.receipt(identifier).state == Stage.CANCELLED:
+            return
+        with self.database.transaction():
+            if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
+                raise InvalidInput(
+                    f"request {shown(identifier)} is {self.receipt(identifier).state}, too late to cancel it",
+                    hint=f"only what waits can be cancelled; `fedforget status {self._run}` shows what does",
+                )
+            self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
+            self.chain.append(Stage.CANCELLED, {"request": identifier, "cancelled_basis": basis})
+            self.taint_unless_exogenous(basis)
+
+    @property
+    def tainted(self) -> bool:
+        """Whether a request since the last new seeds may have looked at the draws or the model."""
+        return bool(self.database.rows("SELECT value FROM record WHERE key = 'tainted'")[0][0])
+
+    def taint_unless_exogenous(self, basis: str) -> None:
+        """What is there then depends on the draws, or may: equality in law is over for these seeds."""
+        if basis != Basis.EXOGENOUS:
+            self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")

@@ -1,0 +1,62 @@
+"""When requests are met: each at once, or collected and met together."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from fedforget.errors import InvalidInput, quoted
+from fedforget.requests.lifecycle import Receipt
+
+IMMEDIATE, BATCH = "immediate", "batch"
+_MARGIN = timedelta(days=1)  # before the earliest deadline
+_LONGEST = timedelta(days=3650)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """``batch`` collects until the window since the first request ends, or the earliest deadline is near."""
+
+    name: str = IMMEDIATE
+    window: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        if self.name not in (IMMEDIATE, BATCH):
+            raise InvalidInput(f"unknown policy {quoted(self.name)}", hint=f"use {IMMEDIATE} or {BATCH}")
+        if self.name == BATCH and not timedelta(0) < self.window <= _LONGEST:
+            raise InvalidInput("a batch needs a window", hint="say for how long to collect: --window 7 (days)")
+        if self.name == IMMEDIATE and self.window:
+            raise InvalidInput("a window is for the policy batch", hint="leave it out")
+
+    @classmethod
+    def of_days(cls, name: str, days: float | None) -> Policy:
+        longest = _LONGEST / timedelta(days=1)
+        if days is not None and not 0 < days <= longest:
+            raise InvalidInput(f"a window cannot have {days:g} days", hint=f"give more than 0 and at most {longest:g}")
+        return cls(name, timedelta(days=days or 0))
+
+    @property
+    def collects(self) -> bool:
+        return self.name == BATCH
+
+    def due(self, waiting: Iterable[Receipt]) -> datetime | None:
+        """When the requests that wait are to be met; None if none waits."""
+        moments = []
+        for receipt in waiting:
+            moments.append(datetime.fromisoformat(receipt.received) + self.window)
+            if receipt.deadline is not None:
+                moments.append(datetime.fromisoformat(receipt.deadline) - _MARGIN)
+        return min(moments, default=None)
+
+    def is_due(self, waiting: Iterable[Receipt], now: datetime | None = None) -> bool:
+        due = self.due(waiting)
+        return due is not None and due <= (now or datetime.now(UTC))
+
+    def encode(self) -> str:
+        return f"{self.name} {self.window.total_seconds()}"
+
+    @classmethod
+    def decode(cls, text: str) -> Policy:
+        name, seconds = text.split()
+        return cls(name, timedelta(seconds=float(seconds)))

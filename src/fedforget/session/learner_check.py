@@ -1,0 +1,96 @@
+"""Before a run goes on from rounds that stay: whether this learner and this machine are those that trained them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from enum import StrEnum
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.witness import repeat_witness
+from fedforget.errors import EnvironmentDiffers, InvalidInput, LearnerDiffers, RunDamaged
+from fedforget.session.engine import Engine
+from fedforget.store.environments import TrainedRounds
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.run_directory import OpenRun
+from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
+from fedforget.training.identity import Structure, differences, parts_of
+
+log = logging.getLogger("fedforget")
+
+
+class OtherEnvironment(StrEnum):
+    """What to do where other hardware or libraries trained the rounds that stay."""
+
+    REFUSE = "refuse"
+    RECOMPUTE = "recompute"  # all rounds, here: exact again
+    ACCEPT = "accept"  # bytes of neither environment
+
+    @classmethod
+    def of(cls, *, recompute_all: bool, accept_mixed: bool) -> OtherEnvironment:
+        if recompute_all and accept_mixed:
+            raise InvalidInput(
+                "all rounds cannot be recomputed and mixed", hint="give one of --recompute-all and --accept-mixed"
+            )
+        return cls.RECOMPUTE if recompute_all else cls.ACCEPT if accept_mixed else cls.REFUSE
+
+
+def require_structure(file: PlanFile, now: Structure, run: object) -> None:
+    """Refuse a module whose tensors are not the run's, before anything else happens."""
+    found = differences(file.tensors, now)
+    if found:
+        raise LearnerDiffers(
+            f"the model is not the one that {run} was made with: the tensor {'; '.join(found)}",
+            hint="open the run with the nn.Module it began with, in the same types, with the same layers frozen",
+        )
+
+
+def require_learner(
+    engine: Engine, run: OpenRun, rounds: int, requests: Sequence[Request], other: OtherEnvironment
+) -> None:
+    """Refuse to go on after ``rounds`` where another learner or environment trained them. Changes nothing else."""
+    now, names, found = numeric_environment(), parts_of(engine.module, engine.loss), None
+    renamed = differences(run.record.learner, names)
+    trained = run.record.environments.of_rounds(min(max(rounds, 1), run.server.rounds_done))
+    elsewhere = [each for each in trained if arithmetic(each.environment) != arithmetic(now)]
+    if elsewhere and rounds:
+        if other is OtherEnvironment.REFUSE:
+            raise _environment_differs(run, elsewhere[0], now)
+        if renamed:
+            raise _learner_differs(f"rounds of another environment are to stay, and {'; '.join(renamed)}")
+    if not elsewhere:  # else no bits can be expected to agree
+        with engine.server(run) as server:
+            found = repeat_witness(server, rounds, requests, all_clients=bool(renamed))
+    if found is not None and found.agrees is None:
+        raise RunDamaged(
+            f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",
+            hint="restore it from a backup; see `fedforget doctor`",
+        )
+    if found is not None and not found.agrees:
+        why = f" ({'; '.join(renamed)})" if renamed else ""
+        raise _learner_differs(
+            f"the module or the loss computes something else than when client {found.client} trained round "
+            f"{found.round}{why}"
+        )
+    if renamed:
+        known = "the steps that were repeated agree" if found else "nothing could be compared, and no round stays"
+        log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
+        run.record.note_learner(names, renamed, compared=found is not None)
+
+
+def _learner_differs(what: str) -> LearnerDiffers:
+    return LearnerDiffers(
+        f"nothing was changed: {what}", hint="open the run with the module and the loss that it was trained with"
+    )
+
+
+def _environment_differs(run: OpenRun, then: TrainedRounds, now: dict[str, str]) -> EnvironmentDiffers:
+    done = max([run.server.rounds_done, *(intent.decision.goal for intent in run.record.batches.pending())])
+    steps = run.server.steps_of(done)
+    changes = "; ".join(numeric_differences(then.environment, now))
+    return EnvironmentDiffers(
+        f"nothing was changed: {run.path} has {then} from another environment ({changes}), "
+        "and going on here gives bytes of neither",
+        hint=f"work where they were trained; or give --recompute-all (recompute_all=True) to compute all {done} rounds "
+        f"({steps} steps) here, exact again; or --accept-mixed (accept_mixed=True), and the full receipt says so",
+    )

@@ -1,0 +1,133 @@
+"""What can be told about a run, and taken out of it, without its module and its data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedforget.disk.files import require_place, storage_errors, write_durably
+from fedforget.disk.lock import is_at_work
+from fedforget.errors import AttentionNeeded, InvalidInput, ModelWithdrawn
+from fedforget.store import hints, run_directory
+from fedforget.store.run_directory import OpenRun
+from fedforget.training.environment import is_mixed
+
+SAFETENSORS = ".safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Where a run stands."""
+
+    run: str
+    rounds_done: int
+    rounds: int
+    steps_done: int
+    steps: int
+    clients: int
+    samples: int
+    clients_per_round: int
+    batch_size: int
+    local_steps: int
+    rho_s: float
+    rho_c: float
+    model_digest: str | None
+    withdrawn: bool
+    accuracy: float | None
+    accuracies: dict[int, float]
+    requests: int
+    open_requests: list[dict[str, Any]]
+    overdue: list[str]
+    pending: bool
+    seed_origin: str
+    tainted: bool
+    environments: list[dict[str, Any]]  # which rounds each trained; more than one kind is a mixed run
+    mixed_environments: bool
+
+
+def status_of(run: OpenRun) -> Status:
+    """Where a run stands; needs neither model nor data."""
+    plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
+    withdrawn = not len(server.roster)
+    trained = run.record.environments.of_rounds(server.rounds_done)
+    receipts = run.record.book.receipts()
+    handed_in = [receipt for _, submission in run.inbox.submissions() for receipt in submission.receipts()]
+    waiting = [receipt for receipt in (*receipts, *handed_in) if receipt.is_open]
+    return Status(
+        run=str(run.path),
+        rounds_done=server.rounds_done,
+        rounds=plan.rounds,
+        steps_done=server.rounds_done * plan.local_steps,
+        steps=plan.steps,
+        clients=len(server.roster),
+        samples=sum(sizes.values()),
+        clients_per_round=plan.clients_per_round,
+        batch_size=plan.batch_size,
+        local_steps=plan.local_steps,
+        rho_s=plan.realised_rho_s(sizes.values()),
+        rho_c=plan.realised_rho_c(len(server.roster)),
+        model_digest=None if withdrawn else server.model_digest(),
+        withdrawn=withdrawn,
+        accuracy=run.record.metrics.accuracy(server.rounds_done),
+        accuracies=run.record.metrics.accuracies(),
+        requests=len(receipts),
+        open_requests=[
+            {name: told[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
+            for told in (receipt.as_dict() for receipt in waiting)
+        ],
+        overdue=[receipt.id for receipt in waiting if receipt.is_overdue()],
+        pending=bool(run.record.batches.pending()),
+        seed_origin=server.seed_origin,
+        tainted=run.record.book.tainted,
+        environments=[each.as_dict() for each in trained],
+        mixed_environments=is_mixed(trained),
+    )
+
+
+def attention(path: Path, status: Status) -> AttentionNeeded | None:
+    """What an operator must see to: requests that are overdue, or unfinished while no process works on them."""
+    if status.pending and not is_at_work(path):
+        return AttentionNeeded(
+            f"a request on {path} was interrupted and is not finished", hint=f"finish it with {hints.train(path)}"
+        )
+    if status.overdue:
+        since = min(each["deadline"] for each in status.open_requests if each["overdue"])
+        return AttentionNeeded(
+            f"{len(status.overdue)} of {len(status.open_requests)} open requests on {path} overdue, "
+            f"the first since {since}",
+            hint=f"meet them with {hints.run_pending(path)}",
+        )
+    return None
+
+
+def export_run(path: Path, file: Path) -> tuple[str, int]:
+    """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
+    from fedforget.training.export import exported  # noqa: PLC0415
+
+    _check_place(path, file)
+    place = require_place(file)
+    with run_directory.reading(path) as run:
+        if not len(run.server.roster):
+            raise withdrawn_error(path)
+        write_durably(place, exported(run.server.load(run.server.rounds_done).model, is_safetensors(file)))
+        return run.server.model_digest(), run.server.rounds_done
+
+
+def is_safetensors(file: Path) -> bool:
+    return file.suffix.lower() == SAFETENSORS
+
+
+def _check_place(path: Path, file: Path) -> None:
+    """A mistyped name must not become a new directory."""
+    if file.resolve().is_relative_to(path.resolve()):
+        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
+    with storage_errors(file):
+        if not file.parent.is_dir():
+            raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")
+
+
+def withdrawn_error(path: Path) -> ModelWithdrawn:
+    return ModelWithdrawn(
+        f"every client of {path} was erased: its model is withdrawn", hint="start a new run with other clients"
+    )

@@ -1,0 +1,165 @@
+"""Whether the parts of a run that a crash left still fit together.
+
+Every commit is durable before the next one of another database relies on it, so whatever a crash does, certain things
+hold. Where they don't, commits were lost after they were made (a write-ahead log that was cut, altered or deleted), and
+going on would forget too little, or say that something was forgotten that is still there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+
+from fedforget.algorithm.draws import PrfPriorities, draw_batches_without_replacement, draw_clients_with_replacement
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.disk.database import Database
+from fedforget.errors import CommitsLost
+from fedforget.requests.lifecycle import Intent, Stage
+from fedforget.store.client_store import ClientStore
+from fedforget.store.record import Record
+from fedforget.store.server_store import REWOUND, ServerStore
+
+_MOST_DRAWN = 10**8  # priorities
+_A_SLOT = 1000  # priorities that take as long as a slot takes beside its own
+
+
+def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> None:
+    """To be asked before anything that a crash left is tidied up."""
+    batches, work = record.batches, server.work()
+    stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.pending()}
+    if not work.keys() <= stages.keys():
+        raise _lost(record.database, "it knows nothing of a batch that others have begun with")
+    for intent, stage in stages.values():
+        if stage != Stage.ACCEPTED:
+            _require_applied(intent, server, clients)
+        if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
+            raise _lost(server.database, "it was never rewound for a batch whose data are out")
+        if stage == Stage.COMPLETED and not all(map(partial(_stands, server, record), intent.ids)):
+            raise _lost(server.database, "its model is not the one that a receipt names")
+    if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # else a rewind may be half way
+        rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
+        _require_in_step(server, clients, rewound_to)
+
+
+def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
+    """Whether the model that a receipt names is the current one."""
+    named = record.book.receipt(identifier).model_digest
+    current = server.model_digest() if len(server.roster) else None
+    return record.book.round_of(identifier) == server.rounds_done and named == current
+
+
+def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) -> None:
+    """What was removed is gone, and what was added is there."""
+    there = {client: clients.samples(client) for client in clients.clients()}
+    for request in intent.decision.requests:
+        if request.client in there and (request.sample is None or request.sample in there[request.client]):
+            raise _lost(clients.database, "it holds what was removed")
+    if any(client in server.roster for client in intent.decision.leaving):
+        raise _lost(server.database, "it holds a client that was removed")
+    for new in intent.joining:
+        if any(sample not in there.get(new.client, ()) for sample, _ in new.samples):
+            raise _lost(clients.database, "it lacks what was added")
+        if new.client not in server.roster:
+            raise _lost(server.database, "it lacks a client that was added")
+
+
+def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
+    """Uses are noted before the round that made them is committed, and one round at a time."""
+    ahead = clients.last_noted_step() > server.steps_of(server.rounds_done + 1)
+    if ahead or clients.last_witnessed_round() > server.rounds_done + 1:
+        raise _lost(server.database, "it is behind what the clients have noted")
+    if _witness_is_missing(server, clients):
+        raise _lost(clients.database, "it lacks a witness of the rounds that were committed")
+    uses = _Uses(server, clients)
+    if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
+        raise _lost(clients.database, "its first uses are not those of the rounds that were committed")
+
+
+def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
+    """Commits are lost from the end: look at the last round that has witnesses."""
+    plan, done = server.plan, server.rounds_done
+    if not done or not len(server.roster) or plan.clients_per_round * (len(server.roster) + _A_SLOT) > _MOST_DRAWN:
+        return False
+    last = plan.last_witnessed_round(done)
+    slots = draw_clients_with_replacement(PrfPriorities(server.seed.value), server.roster, last, plan.clients_per_round)
+    return any(last not in clients.witnesses(client) for client in set(slots))
+
+
+class _Uses:
+    """First uses as the draws say, against those that are noted."""
+
+    def __init__(self, server: ServerStore, clients: ClientStore) -> None:
+        self._server, self._clients, self._plan = server, clients, server.plan
+        self._slots = PrfPriorities(server.seed.value)
+        self._known: dict[Id, tuple[PrfPriorities, IdSet, dict[Id, int]]] = {}
+
+    def end_is_missing(self) -> bool:
+        """Commits are lost from the end: look back as far as the last round that noted anything.
+
+        Where every sample was used, none can be missing. What a round draws is bounded, and so is how many are drawn.
+        """
+        if not self._clients.has_unused():
+            return False
+        done = self._server.rounds_done
+        since = self._plan.round_of(max(1, self._clients.last_noted_step(self._server.steps_of(done))))
+        latest = min(done, since + self._affordable() - 1)
+        for round_ in range(latest, since - 1, -1):
+            found = False
+            for client, sample, step in self._of_round(round_):
+                first = self._about(client)[2].get(sample)
+                if first is None or first > step:
+                    return True
+                found |= first == step
+            if found:
+                return False
+        return False
+
+    def differ_after(self, round_: int) -> bool:
+        """After a rewind to this round, what was noted before it may have come back."""
+        latest = min(self._server.rounds_done, round_ + self._affordable())  # ``verify`` derives them all
+        since, until = self._server.steps_of(round_), self._server.steps_of(latest)
+        expected: dict[tuple[Id, Id], int] = {}
+        for later in range(round_ + 1, latest + 1):
+            for client, sample, step in self._of_round(later):
+                first = self._about(client)[2].get(sample)
+                if first is None or first > since:
+                    expected.setdefault((client, sample), step)
+        noted = {
+            (client, sample): first
+            for client in self._clients.clients()
+            for sample, first in self._clients.first_steps(client).items()
+            if since < first <= until
+        }
+        return noted != expected
+
+    def _affordable(self) -> int:
+        """So many rounds can be drawn again within seconds; a plan may say that a round draws without end."""
+        plan, clients = self._plan, len(self._server.roster)
+        largest = max(self._clients.sizes().values(), default=1)
+        slots, batches = plan.clients_per_round * (clients + _A_SLOT), plan.local_steps * (largest + _A_SLOT)
+        return _MOST_DRAWN // (slots + min(plan.clients_per_round, clients) * batches + 1)
+
+    def _of_round(self, round_: int) -> Iterator[tuple[Id, Id, int]]:
+        plan = self._plan
+        slots = draw_clients_with_replacement(self._slots, self._server.roster, round_, plan.clients_per_round)
+        for client in set(slots):
+            priorities, samples, _ = self._about(client)
+            steps = range(plan.local_steps)
+            rows = draw_batches_without_replacement(priorities, client, samples, round_, steps, plan.batch_size)
+            for index, row in enumerate(rows.tolist()):
+                for place in row:
+                    yield client, samples.ids[place], plan.step_of(round_, index)
+
+    def _about(self, client: Id) -> tuple[PrfPriorities, IdSet, dict[Id, int]]:
+        if client not in self._known:
+            clients = self._clients
+            seed = PrfPriorities(clients.seed(client))
+            self._known[client] = seed, clients.samples(client), dict(clients.first_steps(client))
+        return self._known[client]
+
+
+def _lost(database: Database, what: str) -> CommitsLost:
+    return CommitsLost(
+        f"{database.path} has lost commits: {what}",
+        hint="restore the whole run directory from a backup; see `fedforget doctor`",
+    )

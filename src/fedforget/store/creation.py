@@ -1,0 +1,123 @@
+"""Making a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import State
+from fedforget.algorithm.seeds import Seed
+from fedforget.disk.database import Database
+from fedforget.disk.files import TEMPORARY, storage_errors, sync_directory, write_durably
+from fedforget.disk.lock import RunLock
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
+from fedforget.requests import inbox
+from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store.client_store import ClientStore
+from fedforget.store.model_files import ModelFiles
+from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Record
+from fedforget.store.run_directory import digest_of, is_run
+from fedforget.store.server_store import ServerStore
+
+_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY}
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """What a run starts from."""
+
+    file: PlanFile
+    server_seed: Seed
+    seed_origin: str
+    client_seeds: Mapping[Id, Seed]
+    contents: Callable[[Id], Iterable[tuple[Id, bytes]]]
+    initial: State
+    learner: Mapping[str, str]
+
+
+def create(path: Path, birth: Birth) -> None:
+    """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
+    with storage_errors(path):
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the seeds
+    with storage_errors(path):
+        _refuse_foreign(path)
+    with RunLock(path):
+        if is_run(path):
+            return
+        _refuse_used(path)
+        _wipe(path)
+        with storage_errors(path):
+            (path / MODELS).mkdir(mode=0o700)
+        server = Database(path / SERVER, server_store.SCHEMA, create=True)
+        clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
+        trail = Database(path / RECORD, record.SCHEMA, create=True)
+        ServerStore.create(
+            server,
+            ModelFiles(path / MODELS),
+            seed=birth.server_seed,
+            seed_origin=birth.seed_origin,
+            plan_digest=birth.file.digest,
+            commitments={client: seed.commitment for client, seed in birth.client_seeds.items()},
+            initial=birth.initial,
+        )
+        with clients.transaction():
+            for client, seed in birth.client_seeds.items():
+                ClientStore(clients).add(client, seed, birth.contents(client))
+        Record(trail).create(birth.seed_origin, birth.learner)
+        server.close_canonical()
+        clients.close_canonical()
+        Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, CLIENTS)})
+        trail.close_canonical()
+        with storage_errors(path):
+            sync_directory(path.absolute().parent)
+        write_durably(path / plan_file.NAME, birth.file.encode(), mode=0o600)
+
+
+def _refuse_foreign(path: Path) -> None:
+    foreign = [
+        entry.name
+        for entry in path.iterdir()
+        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, CLIENTS, RECORD))
+        and not entry.name.endswith(TEMPORARY)
+    ]  # fmt: skip
+    if foreign and not is_run(path):
+        raise InvalidInput(
+            f"{path} exists and is not a run (it holds {foreign[0]})", hint="choose a new or empty directory for --out"
+        )
+
+
+def _refuse_used(path: Path) -> None:
+    """A plan is durable before the first round and the first request: without it, a run that has either lost it."""
+    used = 0
+    for name, schema, sql in (
+        (SERVER, server_store.SCHEMA, "SELECT count(*) FROM rounds WHERE round > 0"),
+        (RECORD, record.SCHEMA, "SELECT count(*) FROM requests"),
+    ):
+        with contextlib.suppress(FedForgetError):
+            database = Database(path / name, schema)
+            try:
+                used += database.rows(sql)[0][0]
+            finally:
+                database.close()
+    if used:
+        raise RunDamaged(
+            f"{path / plan_file.NAME} is missing, but the run has rounds or requests", hint="restore it from a backup"
+        )
+
+
+def _wipe(path: Path) -> None:
+    """A directory killed before its plan was durable starts anew."""
+    with storage_errors(path):
+        for entry in path.iterdir():
+            if entry.name == "lock":
+                continue
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()

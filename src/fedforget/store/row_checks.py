@@ -1,0 +1,79 @@
+"""Whether the rows of a run can be what they should be, beyond what the constraints of its columns say.
+
+Whether they are the right ones is for ``verify`` to say.
+"""
+
+from __future__ import annotations
+
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.seeds import Seed
+from fedforget.disk.database import Database
+from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.requests.lifecycle import as_written
+from fedforget.requests.policy import Policy
+
+
+def validate_seeds(server: Database, clients: Database, committed: bytes) -> None:
+    """Everybody's seed must be the one that was committed to: with another, every draw would be another."""
+    values = dict(server.rows("SELECT key, value FROM server"))
+    _require(server, Seed(values["seed"], values["nonce"]).commitment == committed, "the seed")
+    commitments = dict(server.rows("SELECT client, commitment FROM roster"))
+    for client, seed, nonce in clients.rows("SELECT client, seed, nonce FROM clients"):
+        _require(clients, Seed(seed, nonce).commitment == commitments.get(client), f"the seed of client {client!r}")
+
+
+def validate_server(database: Database, plan: Plan) -> None:
+    values = dict(database.rows("SELECT key, value FROM server"))
+    for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"):
+        _require(database, key in values, key)
+    done = values["rounds_done"]
+    _require(database, done <= plan.rounds, "rounds_done")
+    [(count,)] = database.rows("SELECT count(*) FROM rounds")
+    _require(database, count == plan.kept_count(done), "the number of its models")
+    kept = [round_ for (round_,) in database.rows("SELECT round FROM rounds ORDER BY round")]
+    _require(database, kept[-1] == done, "the model of its last round")
+    _require(database, all(plan.is_kept(round_, done) for round_ in kept), "the rounds whose models are kept")
+
+
+def validate_clients(database: Database) -> None:
+    strangers = "SELECT 1 FROM samples WHERE client NOT IN (SELECT client FROM clients) LIMIT 1"
+    empty = "SELECT 1 FROM clients WHERE client NOT IN (SELECT client FROM samples) LIMIT 1"
+    _require(database, not database.rows(strangers) and not database.rows(empty), "the samples of a client")
+
+
+def validate_record(database: Database) -> None:
+    values = dict(database.rows("SELECT key, value FROM record"))
+    for key in ("key", "tainted"):
+        _require(database, key in values, key)
+    _require(database, bool(database.rows("SELECT 1 FROM events LIMIT 1")), "the trail of events")
+    if "policy" in values:
+        _require(database, _is_policy(values["policy"]), "policy")
+    times = database.rows("SELECT received FROM requests UNION SELECT deadline FROM requests")
+    _require(database, all(_is_time(time) for (time,) in times if time is not None), "the time of a request")
+    lost = "SELECT 1 FROM {0} WHERE {1} NOT IN (SELECT id FROM requests) LIMIT 1"
+    for table, column in (("waiting", "request"), ("erased", "request"), ("aliases", "request")):
+        _require(database, not database.rows(lost.format(table, column)), f"a request in {table}")
+
+
+def _require(database: Database, holds: bool, what: str) -> None:
+    if not holds:
+        raise RunDamaged(
+            f"{database.path} is damaged: {what} is missing or cannot be right",
+            hint="restore it from a backup; see `fedforget doctor`",
+        )
+
+
+def _is_policy(text: str) -> bool:
+    try:
+        Policy.decode(text)
+    except (ValueError, OverflowError, InvalidInput):
+        return False
+    return True
+
+
+def _is_time(text: str) -> bool:
+    try:
+        as_written(text)
+    except (ValueError, OverflowError):
+        return False
+    return True

@@ -1,0 +1,115 @@
+"""Writing behind the computation: in order, whole, and never ahead of what the record says."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedforget import Plan, Request, Run
+from fedforget.algorithm.ports import State
+from fedforget.disk.write_behind import WriteBehind
+from fedforget.errors import StorageFailed
+from fedforget.store import run_directory
+from fedforget.store.server_store import ServerStore
+
+SERVER, CLIENTS = "server.db", "clients.db"
+
+
+def test_writes_are_done_in_the_order_they_were_submitted() -> None:
+    behind, done, go = WriteBehind(), list[str](), threading.Event()
+
+    def slowly(what: str) -> None:
+        assert go.wait(10)
+        done.append(what)
+
+    behind.submit(CLIENTS, lambda: slowly("note 1"))
+    behind.submit(SERVER, lambda: done.append("commit 1"))
+    assert done == []
+    go.set()
+    behind.submit(CLIENTS, lambda: done.append("note 2"))
+    behind.finish()
+    assert done == ["note 1", "commit 1", "note 2"]
+
+
+def test_an_owner_waits_for_its_own_writes_and_everybody_else_for_all() -> None:
+    behind, done, go = WriteBehind(), list[str](), threading.Event()
+
+    def slowly(what: str) -> None:
+        assert go.wait(10)
+        done.append(what)
+
+    behind.submit(CLIENTS, lambda: done.append("note"))
+    behind.submit(SERVER, lambda: slowly("commit"))
+    behind.settle(CLIENTS)
+    assert done == ["note"]
+    threading.Timer(0.1, go.set).start()
+    behind.settle("record.db")
+    assert done == ["note", "commit"]
+    behind.finish()
+
+
+def test_after_a_failure_nothing_more_is_written_and_everybody_is_told() -> None:
+    behind, done = WriteBehind(), list[str]()
+
+    def fail() -> None:
+        raise StorageFailed("no space left", hint="")
+
+    behind.submit(CLIENTS, fail)
+    behind.submit(SERVER, lambda: done.append("a commit without its first uses"))
+    for party in (CLIENTS, SERVER, "record.db"):
+        with pytest.raises(StorageFailed):
+            behind.settle(party)
+    with pytest.raises(StorageFailed):
+        behind.finish()
+    assert done == []
+
+
+def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
+    with run_directory.reading(path, settled=False) as run:
+        return [event for event in run.record.events() if event["kind"] == kind]
+
+
+@pytest.mark.parametrize("forgetting", [False, True])
+def test_the_record_never_says_more_than_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetting: bool
+) -> None:
+    """The commit of the last round fails after everything was computed: it is not recorded, and the run goes on."""
+    plan = Plan(clients_per_round=2, batch_size=2, local_steps=1, rounds=4)
+    x = np.eye(6, dtype=np.float32)
+    data = {client: {row: (x[row], row % 2) for row in range(6)} for client in range(4)}
+
+    def model() -> nn.Module:
+        made = nn.Linear(6, 2)
+        with torch.no_grad():
+            made.weight.fill_(0.5)
+            made.bias.zero_()
+        return made
+
+    run = Run(tmp_path / "run", plan, model=model(), data=data, seed=1)
+    gone = [Request(client) for client in (0, 1)]
+    whole = Run(tmp_path / "whole", plan, model=model(), data=data, seed=1, without=gone if forgetting else ())
+    whole.train()
+    if forgetting:
+        run.train()
+    before = len(events_of(run.path, "trained"))
+    real = ServerStore._commit
+
+    def fail(store: ServerStore, round_: int, state: State, fresh: Any) -> None:
+        if round_ == plan.rounds:
+            raise StorageFailed("no space left", hint="")
+        real(store, round_, state, fresh)
+
+    monkeypatch.setattr(ServerStore, "_commit", fail)
+    with pytest.raises(StorageFailed):
+        run.forget(gone) if forgetting else run.train()
+    assert len(events_of(run.path, "trained")) == before
+    assert run.status().rounds_done == plan.rounds - 1
+    monkeypatch.undo()
+    run.train()
+    assert run.state_digest() == whole.state_digest()

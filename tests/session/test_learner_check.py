@@ -1,0 +1,713 @@
+"""The learner is part of the function: a run notices another module, loss or machine before it changes anything."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.data import TensorDataset
+
+import fedforget.training.environment
+from fedforget import LocalOptimizer, Plan, Request, Run
+from fedforget.algorithm.draws import PrfPriorities, draw_clients_with_replacement
+from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.errors import CommitsLost, EnvironmentDiffers, FedForgetError, InvalidInput, LearnerDiffers, RunDamaged
+from fedforget.federation.inline import InlineFederation
+from fedforget.store import run_directory
+from fedforget.training.identity import parts_of
+from fedforget.training.local_sgd import TorchLearner
+from tests.cli.commandline import everything_of
+from tests.helpers import function_files
+
+PLAN = Plan(2, 3, 3, 6, LocalOptimizer(0.2, 0.5))
+SEED = 5
+
+
+def samples(count: int, seed: int) -> dict[int, tuple[np.ndarray, int]]:
+    rng = np.random.default_rng(seed)
+    return {i: (rng.normal(size=4).astype(np.float32), i % 3) for i in range(count)}
+
+
+DATA = {client: samples(7, client) for client in range(5)}
+
+
+def net(activation: Callable[[], nn.Module] = nn.ReLU) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 5), activation(), nn.Linear(5, 3))
+
+
+def smoothed(output: Tensor, wanted: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, wanted, label_smoothing=0.1)
+
+
+def same_as_default(output: Tensor, wanted: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, wanted)
+
+
+class HalfGradient(torch.autograd.Function):
+    """The identity, with half of its gradient: nothing that a forward pass can tell."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return gradients[0] / 2
+
+
+class Relu(nn.Module):
+    """ReLU under another name."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x)
+
+
+class ReluWithHalfGradient(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return HalfGradient.apply(torch.relu(x))
+
+
+OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
+    "loss": lambda: {"model": net(), "loss": smoothed},
+    "activation": lambda: {"model": net(nn.Tanh)},
+    "gradient only": lambda: {"model": net(ReluWithHalfGradient)},
+    "settings of a part": lambda: {"model": net(lambda: nn.LeakyReLU(0.2))},
+}
+
+
+def make(path: Path, plan: Plan = PLAN, **more: Any) -> Run:
+    chosen: dict[str, Any] = {"model": net(), "data": DATA, "seed": SEED} | more
+    return Run(path, plan, **chosen)
+
+
+def late_client(run: Run) -> Request:
+    """A client that was drawn, the last of all to be."""
+    with run_directory.reading(run.path) as opened:
+        first = opened.server.first_rounds()
+    return Request(max(first, key=lambda client: (first[client], client)))
+
+
+@pytest.fixture(params=[PLAN, Plan(2, 3, 1, 6), Plan(2, 3, 3, 6, keep=3), Plan(2, 3, 3, 6, keep="ends")], ids=str)
+def plan(request: pytest.FixtureRequest) -> Plan:
+    found: Plan = request.param
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------------ behaviour
+
+
+@pytest.mark.parametrize("other", OTHERS)
+@pytest.mark.parametrize("federation", ["inline", "pool"])
+def test_forgetting_with_another_learner_is_refused_and_changes_nothing(
+    scratch_path: Path, other: str, federation: str
+) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    request, before = late_client(run), everything_of(run.path)
+    wrong = Run(run.path, data=DATA, federation=federation, **OTHERS[other]())
+    with pytest.raises(LearnerDiffers, match="the module or the loss computes something else") as caught:
+        wrong.forget(request, basis="exogenous")
+    assert caught.value.code == "learner-differs"
+    assert function_files(run.path) == {name: before[name] for name in function_files(run.path)}
+    assert run.status().requests == 0
+    assert not run.status().pending
+    (receipt,) = run.forget(request, basis="exogenous")
+    assert receipt.state == "purged"
+    never = make(scratch_path / "never", without=[request])
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+
+
+def test_another_learner_is_noticed_whatever_models_are_kept(scratch_path: Path, plan: Plan) -> None:
+    run = make(scratch_path / "run", plan)
+    run.train()
+    request, before = late_client(run), function_files(run.path)
+    for other in OTHERS.values():
+        with pytest.raises(LearnerDiffers):
+            Run(run.path, data=DATA, **other()).forget(request)
+    assert function_files(run.path) == before
+    run.forget(request)
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_training_on_with_another_learner_is_refused(scratch_path: Path, other: str) -> None:
+    run = make(scratch_path / "run")
+    run.train(3)
+    before = function_files(run.path)
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, data=DATA, **OTHERS[other]()).train()
+    assert function_files(run.path) == before
+    assert run.train().rounds_done == PLAN.rounds
+
+
+def test_pending_requests_and_additions_notice_another_learner(scratch_path: Path) -> None:
+    run = make(scratch_path / "run", without=[Request(4)])
+    run.train()
+    wrong = Run(run.path, data=DATA, model=net(), loss=smoothed)
+    before = function_files(run.path)
+    with pytest.raises(LearnerDiffers):
+        wrong.add([Request(4)], seed=SEED)
+    run.forget(late_client(run), defer=True)
+    with pytest.raises(LearnerDiffers):
+        wrong.run_pending()
+    assert function_files(run.path) == before
+    assert [receipt.state for receipt in run.run_pending()] == ["purged"]
+
+
+def test_an_interrupted_batch_is_not_finished_by_another_learner(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.requests.processor.apply", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(request)
+    assert run.status().pending
+    before = function_files(run.path)
+    for finish in (lambda wrong: wrong.train(), lambda wrong: wrong.forget(request)):
+        with pytest.raises(LearnerDiffers):
+            finish(Run(run.path, data=DATA, model=net(), loss=smoothed))
+        assert function_files(run.path) == before
+    run.train()
+    never = make(scratch_path / "never", without=[request])
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+
+
+def _interrupt(*_: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_request_that_recomputes_everything_asks_a_client_that_it_does_not_touch(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        first = next(client for client, round_ in opened.server.first_rounds().items() if round_ == 1)
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, data=DATA, model=net(nn.Tanh)).forget(client=first)
+    run.forget(client=first)
+    assert run.verify().ok
+
+
+def test_a_renamed_learner_that_computes_the_same_is_noted_and_goes_on(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run)
+    renamed = Run(run.path, data=DATA, model=net(Relu), loss=same_as_default)
+    renamed.forget(request)
+    with run_directory.reading(run.path) as opened:
+        (event,) = [event for event in opened.record.events() if event["kind"] == "learner renamed"]
+        assert opened.record.learner["loss"] == f"{__name__}.same_as_default"
+    assert "cross_entropy" in " ".join(event["differences"])
+    assert run.verify().ok
+    never = make(scratch_path / "never", without=[request])
+    never.train()
+    assert function_files(run.path) == function_files(never.path), "names are of the record, not of the function"
+
+
+def test_another_setting_of_the_loss_is_asked_of_every_client_of_the_round(scratch_path: Path) -> None:
+    """Weights that differ for one class only, which the batches of one client may not hold."""
+    run = make(scratch_path / "run", loss=nn.CrossEntropyLoss())
+    run.train()
+    request = late_client(run)
+    weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 5.0]))
+    assert parts_of(net(), weighted)["loss"] != parts_of(net(), nn.CrossEntropyLoss())["loss"]
+    asked = list[Any]()
+    real = InlineFederation.repeats
+
+    def repeats(self: InlineFederation, task: Any, *rest: Any) -> bool | None:
+        asked.append(task.client)
+        return real(self, task, *rest)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(InlineFederation, "repeats", repeats)
+        Run(run.path, model=net(Relu), data=DATA, loss=nn.CrossEntropyLoss()).forget(request)
+    assert len(asked) == len(set(asked)) == 2, "both clients of the round, since the module has another name"
+    with pytest.raises(LearnerDiffers, match="CrossEntropyLoss"):
+        Run(run.path, model=net(), data=DATA, loss=weighted).forget(late_client(run))
+
+
+def test_other_names_where_nothing_can_be_compared_are_noted_as_such(scratch_path: Path) -> None:
+    plan = Plan(1, 3, 2, 3)
+    run = make(scratch_path / "run", plan)
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        first = next(client for client, round_ in opened.server.first_rounds().items() if round_ == 1)
+    Run(run.path, model=net(nn.Tanh), data=DATA).forget(client=first)
+    with run_directory.reading(run.path) as opened:
+        (event,) = [event for event in opened.record.events() if event["kind"] == "learner renamed"]
+    assert event["compared"] is False
+    assert Run(run.path, model=net(nn.Tanh), data=DATA).verify().ok, "the state is the new learner's, throughout"
+
+
+def test_a_request_that_recomputes_nothing_needs_no_witness(scratch_path: Path) -> None:
+    data = {**DATA, 5: samples(90, 5)}
+    run = make(scratch_path / "run", data=data)
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        used = opened.clients.first_steps(5)
+    unused = next(sample for sample in data[5] if sample not in used)
+    (receipt,) = Run(run.path, data=data, model=net(), loss=smoothed).forget(client=5, sample=unused)
+    assert (receipt.state, receipt.recomputed_steps) == ("purged", 0)
+    assert Run(run.path, data=data, model=net()).verify().ok
+
+
+@pytest.mark.parametrize("federation", ["inline", "pool"])
+def test_what_was_deleted_from_the_data_first_can_still_be_forgotten(scratch_path: Path, federation: str) -> None:
+    """Also where the client that loses it is the one that repeats a witness."""
+    plan = Plan(1, 2, 2, 30)
+    data = {0: samples(60, 0)}
+    run = make(scratch_path / "run", plan, data=data)
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        used = opened.clients.first_steps(0)
+    sample = max(used, key=lambda each: (used[each], each))
+    assert used[sample] > plan.local_steps, "first used after round 1"
+    left = {0: {key: pair for key, pair in data[0].items() if key != sample}}
+    Run(run.path, model=net(), data=left, federation=federation).forget(client=0, sample=sample)
+    never = make(scratch_path / "never", plan, data=left)
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+
+
+def test_a_client_that_fails_to_repeat_leaves_it_to_another(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = replace(PLAN, local_steps=6)
+    run = make(scratch_path / "run", plan)
+    run.train()
+    request, asked = late_client(run), list[Any]()
+    real = TorchLearner.train
+
+    def fails_once(self: TorchLearner, work: Any) -> Any:
+        if len(work.rows) < plan.local_steps:  # only a witness takes so few
+            asked.append(work.client)
+            if len(asked) == 1:
+                raise RuntimeError("a bad moment")
+        return real(self, work)
+
+    monkeypatch.setattr(TorchLearner, "train", fails_once)
+    run.forget(request)
+    assert len(asked) == 2
+    assert len(set(asked)) == 2
+    assert run.verify().ok
+
+
+def test_a_witness_costs_five_steps_of_one_client(scratch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = replace(PLAN, local_steps=20)
+    run = make(scratch_path / "run", plan)
+    run.train()
+    request, taken = late_client(run), list[int]()
+    real = TorchLearner._step
+    with run_directory.reading(run.path) as opened:
+        rounds = plan.rounds - opened.server.first_rounds()[request.client] + 1
+
+    def step(self: TorchLearner, *arguments: Any) -> None:
+        taken.append(1)
+        real(self, *arguments)
+
+    monkeypatch.setattr(TorchLearner, "_step", step)
+    run.forget(request)
+    assert len(taken) % plan.local_steps == 5, "all else are whole local rounds"
+    assert len(taken) <= 5 + rounds * plan.clients_per_round * plan.local_steps
+
+
+# ----------------------------------------------------------------------------------------------------------- the note
+
+
+def witnesses(run: Run) -> dict[tuple[Any, int], bytes]:
+    with run_directory.reading(run.path) as opened:
+        return {
+            (client, round_): witness
+            for client in opened.clients.clients()
+            for round_, witness in opened.clients.witnesses(client).items()
+        }
+
+
+@pytest.mark.parametrize("federation", ["inline", "pool"])
+def test_each_client_has_a_witness_of_the_first_and_about_every_tenth_round(
+    scratch_path: Path, plan: Plan, federation: str
+) -> None:
+    plan = replace(plan, rounds=27)
+    run = make(scratch_path / "run", plan, federation=federation)
+    run.train()
+    noted = witnesses(run)
+    expected = {3: (1, 13, 25), "ends": (1,), "every": (1, 11, 21)}[plan.keep]
+    slots = PrfPriorities(SeedSource(SEED).server().value)
+    assert set(noted) == {
+        (client, round_)
+        for round_ in expected
+        for client in draw_clients_with_replacement(slots, IdSet(DATA), round_, plan.clients_per_round)
+    }
+    assert len(set(noted.values())) == len(noted), "each is keyed by its client and round"
+    assert all(len(witness) == 16 for witness in noted.values())
+    other = make(scratch_path / "other", plan, seed=SEED + 1)
+    other.train()
+    assert not set(witnesses(other).values()) & set(noted.values())
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3])
+def test_witnesses_are_the_same_however_rounds_are_shared_out(scratch_path: Path, workers: int) -> None:
+    """Also where a local round is cut in two, before or after the steps that the witness is about."""
+    plan = Plan(3, 3, 7, 11, LocalOptimizer(0.2, 0.5))
+    inline = make(scratch_path / "inline", plan)
+    inline.train()
+    pool = make(scratch_path / "pool", plan, federation="pool", workers=workers)
+    pool.train()
+    assert witnesses(pool) == witnesses(inline)
+
+
+def test_verify_notices_an_altered_witness(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    _execute(run.path / "clients.db", "UPDATE witnesses SET witness = zeroblob(16) WHERE rowid_or_first", ())
+    found = run.verify()
+    assert (found.ok, found.witnesses_ok, found.bitwise_equal) == (False, False, True)
+
+
+def _execute(path: Path, sql: str, values: tuple[Any, ...]) -> None:
+    """Change one witness, and take the seals away, as after a crash."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        if "rowid_or_first" in sql:
+            client, round_ = database.execute("SELECT client, round FROM witnesses ORDER BY round DESC").fetchone()
+            sql, values = sql.replace("rowid_or_first", "client = ? AND round = ?"), (client, round_)
+        database.execute(sql, values)
+    with contextlib.closing(sqlite3.connect(path.parent / "record.db")) as database, database:
+        database.execute("DELETE FROM seals")
+
+
+def test_a_lost_witness_is_damage_not_consent(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run)
+    _execute(run.path / "clients.db", "DELETE FROM witnesses", ())
+    with pytest.raises(RunDamaged, match="witness"):
+        run.forget(request)
+    assert not run.verify().ok
+
+
+def test_witnesses_that_a_crash_lost_are_lost_commits(scratch_path: Path, plan: Plan) -> None:
+    run = make(scratch_path / "run", plan)
+    run.train()
+    last = max(round_ for _, round_ in witnesses(run))
+    _execute(run.path / "clients.db", "DELETE FROM witnesses WHERE round = ?", (last,))
+    with pytest.raises(CommitsLost, match="lacks a witness"):
+        run.train()
+    with pytest.raises(CommitsLost, match="lacks a witness"):
+        run.state_digest()
+
+
+# ------------------------------------------------------------------------------------------------------------ structure
+
+
+def frozen() -> nn.Module:
+    module = net()
+    module[0].requires_grad_(False)
+    return module
+
+
+class WithBuffer(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(*net())
+        self.register_buffer("seen", torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("module", "named"),
+    [
+        (lambda: net().double(), "'0.weight' was parameter float32 5x4 and is parameter float64 5x4"),
+        (frozen, "'0.weight' was parameter float32 5x4 and is frozen float32 5x4"),
+        (lambda: nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3)), "is parameter float32 6x4"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)), "and is not there"),
+        (WithBuffer, "'seen' was not there and is buffer float32 1"),
+    ],
+)
+def test_another_structure_is_refused_when_the_run_is_opened(
+    scratch_path: Path, module: Callable[[], nn.Module], named: str
+) -> None:
+    run = make(scratch_path / "run")
+    run.train(2)
+    before = everything_of(run.path)
+    with pytest.raises(LearnerDiffers, match="not the one that") as caught:
+        Run(run.path, data=DATA, model=module())
+    assert named in caught.value.message
+    assert everything_of(run.path) == before
+
+
+# ---------------------------------------------------------------------------------------------------------------- modes
+
+
+@contextlib.contextmanager
+def switched(read: Callable[[], Any], write: Callable[[Any], Any], value: Any) -> Iterator[None]:
+    before = read()
+    write(value)
+    try:
+        yield
+    finally:
+        write(before)
+
+
+def _set_mkldnn(value: bool) -> None:
+    torch.backends.mkldnn.enabled = value  # type: ignore[assignment]
+
+
+MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
+    "inference": torch.inference_mode,
+    "no_grad": torch.no_grad,
+    "autocast": lambda: torch.autocast("cpu"),
+    "no mkldnn": lambda: switched(lambda: torch.backends.mkldnn.enabled, _set_mkldnn, False),
+    "low precision": lambda: switched(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
+    "double by default": lambda: switched(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "deterministic": lambda: switched(
+        torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
+    ),
+    "no denormals": lambda: switched(lambda: False, torch.set_flush_denormal, True),
+    "three threads": lambda: switched(torch.get_num_threads, torch.set_num_threads, 3),
+    "another device": lambda: switched(lambda: None, torch.set_default_device, "meta"),
+    "a device for a while": lambda: torch.device("meta"),
+    "one kind of attention": lambda: sdpa_kernel(SDPBackend.MATH),
+}
+
+
+def conv_net() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 4, 2), nn.ReLU(), nn.Flatten(), nn.Linear(4, 3))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.outside = nn.Linear(4, 48), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.inside(x).view(len(x), 1, 4, 12).split(4, -1)
+        found = nn.functional.scaled_dot_product_attention(query, key, value)
+        mixed: Tensor = self.outside(found.flatten(1))
+        return mixed
+
+
+def attention_net() -> nn.Module:
+    torch.manual_seed(2)
+    return Attention()
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("build", [net, conv_net, attention_net])
+def test_a_mode_of_the_caller_changes_no_bit_and_comes_back(
+    scratch_path: Path, mode: str, build: Callable[[], nn.Module]
+) -> None:
+    usual = make(scratch_path / "usual", model=build())
+    usual.train()
+    module = build()
+    with MODES[mode]():
+        grad = torch.is_grad_enabled()
+        inside = make(scratch_path / "inside", model=module)
+        inside.train(3)
+        inside.train()
+        assert inside.verify().ok
+        assert torch.is_grad_enabled() == grad
+    assert function_files(inside.path) == function_files(usual.path)
+    request = late_client(usual)
+    usual.forget(request)
+    with MODES[mode]():
+        inside.forget(request)
+    assert function_files(inside.path) == function_files(usual.path)
+
+
+# --------------------------------------------------------------------------------------------------------- environments
+
+
+@pytest.fixture
+def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    here = dict(fedforget.training.environment.environment())
+
+    def move(processor: str) -> None:
+        monkeypatch.setattr(fedforget.training.environment, "environment", lambda: {**here, "processor": processor})
+
+    return move
+
+
+def test_another_environment_is_refused_with_both_ways_out(
+    scratch_path: Path, elsewhere: Callable[[str], None]
+) -> None:
+    elsewhere("old")
+    run = make(scratch_path / "run")
+    run.train(4)
+    request, before = late_client(run), function_files(run.path)
+    elsewhere("new")
+    with pytest.raises(EnvironmentDiffers):
+        run.train()
+    with pytest.raises(EnvironmentDiffers) as caught:
+        run.forget(request)
+    assert caught.value.code == "environment-differs"
+    assert "the processor: old then, new now" in caught.value.message
+    assert "compute all 4 rounds (12 steps)" in caught.value.hint
+    assert "--accept-mixed" in caught.value.hint
+    assert function_files(run.path) == before
+    assert run.status().requests == 0
+
+
+def test_recomputing_all_rounds_is_exact_again(scratch_path: Path, elsewhere: Callable[[str], None]) -> None:
+    elsewhere("old")
+    run = make(scratch_path / "run")
+    run.train(4)
+    request = late_client(run)
+    elsewhere("new")
+    (receipt,) = run.forget(request, recompute_all=True)
+    assert receipt.recomputed_steps == 4 * PLAN.local_steps
+    status = run.status()
+    assert [each["processor"] for each in status.environments] == ["new"]
+    assert not status.mixed_environments
+    never = make(scratch_path / "never", without=[request])
+    never.train(4)
+    assert function_files(run.path) == function_files(never.path)
+    elsewhere("newest")
+    assert run.train(recompute_all=True).environments[0]["processor"] == "newest"
+    assert len(run.status().environments) == 1
+    never.train(recompute_all=True)
+    assert function_files(run.path) == function_files(never.path)
+    with run_directory.reading(run.path) as opened:
+        assert "begun anew" in {event["kind"] for event in opened.record.events()}
+    assert run.verify().ok
+
+
+def test_accepting_a_mixed_run_is_told_by_status_verify_and_the_full_receipt_only(
+    scratch_path: Path, elsewhere: Callable[[str], None]
+) -> None:
+    elsewhere("old")
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run)
+    elsewhere("new")
+    (receipt,) = run.forget(request, accept_mixed=True)
+    status = run.status()
+    assert [each["processor"] for each in status.environments] == ["old", "new"]
+    assert status.environments[0]["last_round"] + 1 == status.environments[1]["first_round"]
+    assert status.environments[1]["last_round"] == PLAN.rounds
+    assert status.mixed_environments
+    found = run.verify()
+    assert found.environments == 2
+    assert "different environments" in " ".join(found.problems)
+    full, public = (_predicate(run, receipt.id, public=public) for public in (False, True))
+    assert full["mixed_environments"] is True
+    assert "environment" not in str(public)
+    with pytest.raises(EnvironmentDiffers):
+        run.forget(next(Request(client) for client in DATA if client != request.client))
+
+
+def _predicate(run: Run, identifier: str, *, public: bool) -> dict[str, Any]:
+    envelope = run.signed_receipt(identifier, public=public)
+    predicate: dict[str, Any] = json.loads(base64.b64decode(envelope["payload"]))["predicate"]
+    return predicate
+
+
+def test_both_ways_out_at_once_are_refused(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    with pytest.raises(InvalidInput, match="cannot be recomputed and mixed"):
+        run.train(recompute_all=True, accept_mixed=True)
+
+
+def test_a_batch_interrupted_elsewhere_is_finished_by_recomputing_all(
+    scratch_path: Path, elsewhere: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere("old")
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.session.engine.learn", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(request)
+    elsewhere("new")
+    with pytest.raises(EnvironmentDiffers) as caught:
+        run.train()
+    assert f"all {PLAN.rounds} rounds" in caught.value.hint, "as many as the request goes back to, not as are left"
+    run.train(recompute_all=True)
+    assert [receipt.state for receipt in run.forget(request)] == ["purged"]
+    never = make(scratch_path / "never", without=[request])
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+
+
+# ----------------------------------------------------------------------------------------------------------- raw errors
+
+
+class Extra(nn.Linear):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"seen": 3}
+
+    def set_extra_state(self, state: Any) -> None:
+        pass
+
+
+class Sparse(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(*net())
+        self.register_buffer("links", torch.eye(3).to_sparse())
+
+
+def _inference_net() -> nn.Module:
+    with torch.inference_mode():
+        return net()
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"data": [samples(4, 0)]}, "the data are a list"),
+        ({"model": net}, "the model is a function"),
+        ({"model": nn.Linear}, "the model is the class Linear"),
+        ({"test": TensorDataset(torch.zeros(3, 4), torch.zeros(3))}, "the test set is a TensorDataset"),
+        ({"test": (np.zeros((3, 4)), np.zeros(2))}, "the test set has features"),
+        ({"loss": "mse"}, "'mse' is not a loss function"),
+        ({"model": nn.Linear(4, 3, device="meta")}, "is on 'meta'"),
+        ({"model": Extra(4, 3)}, "the model stores a dict as '_extra_state'"),
+        ({"model": nn.Linear(4, 3, dtype=torch.bfloat16)}, "is torch.bfloat16"),
+        ({"model": _inference_net()}, "torch.inference_mode"),
+        ({"model": net().requires_grad_(False)}, "no parameter of the model learns"),
+        ({"model": Sparse()}, "the tensor 'links' of the model is sparse"),
+        ({"loss": nn.CrossEntropyLoss}, "the loss is the class CrossEntropyLoss"),
+        ({"without": [3]}, "3 is not a request"),
+    ],
+)
+def test_what_cannot_be_a_learner_or_data_is_named(scratch_path: Path, given: dict[str, Any], said: str) -> None:
+    with pytest.raises(FedForgetError) as caught:
+        make(scratch_path / "run", **given)
+    assert said in caught.value.message
+    assert caught.value.hint
+    assert not (scratch_path / "run" / "plan.toml").exists()
+
+
+@pytest.mark.parametrize(
+    ("loss", "said"),
+    [
+        (nn.CrossEntropyLoss(reduction="none"), "returns a tensor of shape (3,)"),
+        (lambda _, __: None, "returns a NoneType"),
+    ],
+)
+def test_a_loss_that_is_no_number_is_named(scratch_path: Path, loss: Any, said: str) -> None:
+    with pytest.raises(InvalidInput) as caught:
+        make(scratch_path / "run", loss=loss).train()
+    assert said in caught.value.message
+
+
+def test_float_targets_under_the_default_loss_are_warned_of(scratch_path: Path) -> None:
+    data = {0: {i: (np.ones(4, np.float32), np.full(3, 1 / 3, np.float32)) for i in range(4)}}
+    with pytest.warns(UserWarning, match="class probabilities"):
+        make(scratch_path / "run", data=data).train()
