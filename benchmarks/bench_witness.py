@@ -1,7 +1,7 @@
 """What it costs to record witnesses: the same training with them and without, run by run in one process.
 
-A witness is a checksum of a client's local model after a few steps. Clients note one in round 1 and in about every
-tenth round after it; the learner of a later command is compared with it. Rounds of the digits MLP take a few
+A witness is a checksum of a client's local model after a few steps. Clients note one in the first ten rounds and in
+about every tenth after them; the learner of a later command is compared with it. Rounds of the digits MLP take a few
 milliseconds, so this is the most that witnesses can cost. "Rounds" is the time between the first and the last commit.
 """
 

@@ -23,7 +23,15 @@ from fedforget import LocalOptimizer, Plan, Request, Run
 from fedforget.algorithm.draws import PrfPriorities, draw_clients_with_replacement
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.errors import CommitsLost, EnvironmentDiffers, FedForgetError, InvalidInput, LearnerDiffers, RunDamaged
+from fedforget.errors import (
+    CommitsLost,
+    EnvironmentDiffers,
+    FedForgetError,
+    InvalidInput,
+    LearnerDiffers,
+    RunDamaged,
+    TrainingFailed,
+)
 from fedforget.federation.inline import InlineFederation
 from fedforget.store import run_directory
 from fedforget.training.identity import parts_of
@@ -243,17 +251,150 @@ def test_another_setting_of_the_loss_is_asked_of_every_client_of_the_round(scrat
         Run(run.path, model=net(), data=DATA, loss=weighted).forget(late_client(run))
 
 
-def test_other_names_where_nothing_can_be_compared_are_noted_as_such(scratch_path: Path) -> None:
-    plan = Plan(1, 3, 2, 3)
-    run = make(scratch_path / "run", plan)
-    run.train()
+def first_drawn(run: Run) -> Any:
     with run_directory.reading(run.path) as opened:
-        first = next(client for client, round_ in opened.server.first_rounds().items() if round_ == 1)
-    Run(run.path, model=net(nn.Tanh), data=DATA).forget(client=first)
+        return next(client for client, round_ in opened.server.first_rounds().items() if round_ == 1)
+
+
+def test_other_names_where_nothing_can_be_compared_are_refused(scratch_path: Path) -> None:
+    """The one client of round 1 leaves, and no later round has a witness."""
+    run = make(scratch_path / "run", Plan(1, 3, 2, 3, keep="ends"))
+    run.train()
+    first, before = first_drawn(run), function_files(run.path)
+    with pytest.raises(LearnerDiffers, match="no earlier step can be repeated"):
+        Run(run.path, model=net(Relu), data=DATA).forget(client=first)
+    assert function_files(run.path) == before
+    assert run.status().requests == 0
+    run.forget(client=first)
+    assert run.verify().ok
+
+
+def test_other_names_before_the_first_round_are_noted(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    Run(run.path, model=net(nn.Tanh), data=DATA).train()
     with run_directory.reading(run.path) as opened:
         (event,) = [event for event in opened.record.events() if event["kind"] == "learner renamed"]
     assert event["compared"] is False
     assert Run(run.path, model=net(nn.Tanh), data=DATA).verify().ok, "the state is the new learner's, throughout"
+
+
+class Changing(nn.Module):
+    """An activation that changes under its name."""
+
+    function: Callable[[Tensor], Tensor] = torch.relu
+
+    def forward(self, x: Tensor) -> Tensor:
+        return type(self).function(x)
+
+
+def test_a_rewind_to_round_0_is_compared_with_later_rounds_if_all_clients_of_the_first_lose_something(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(scratch_path / "run", Plan(1, 3, 3, 25), model=net(Changing))
+    run.train()
+    first, before = first_drawn(run), function_files(run.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers, match=r"trained round ([2-9]|10|11|21)\b"):
+            run.forget(client=first)
+    assert function_files(run.path) == before
+    run.forget(client=first)
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize("wrong", ["raises", "infinite"])
+@pytest.mark.parametrize("late", [True, False])
+def test_a_learner_that_fails_is_noticed_before_anything_is_removed(scratch_path: Path, wrong: str, late: bool) -> None:
+    def raises(output: Tensor, wanted: Tensor) -> Tensor:
+        raise RuntimeError("a mistake")
+
+    def infinite(output: Tensor, wanted: Tensor) -> Tensor:
+        return nn.functional.cross_entropy(output, wanted) * float("inf")
+
+    run = make(scratch_path / "run")
+    run.train()
+    request = late_client(run) if late else Request(first_drawn(run), 0)
+    before = function_files(run.path)
+    losses = {"raises": raises, "infinite": infinite}
+    with pytest.raises(TrainingFailed if wrong == "raises" else LearnerDiffers) as caught:
+        Run(run.path, model=net(), data=DATA, loss=losses[wrong]).forget(request, recompute_all=not late)
+    assert "model-informed" not in caught.value.hint
+    assert function_files(run.path) == before
+    assert not run.status().pending
+    assert run.status().requests == 0
+    run.forget(request)
+    assert run.verify().ok
+
+
+def test_an_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_another_name(scratch_path: Path) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    first = first_drawn(run)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TorchLearner, "train", _interrupt_whole_rounds(TorchLearner.train))
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(client=first)
+    assert (run.status().rounds_done, run.status().pending) == (0, True)
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, model=net(nn.Tanh), data=DATA).train()
+    run.train()
+    assert run.verify().ok
+
+
+def _interrupt_whole_rounds(real: Any) -> Any:
+    """Let witnesses be repeated, which are asked for alone."""
+    calls = list[Any]()
+
+    def train(self: TorchLearner, work: Any) -> Any:
+        calls.append(work.client)
+        return real(self, work) if len(calls) == 1 else _interrupt()
+
+    return train
+
+
+class Turned(nn.Module):
+    """A dense layer whose weights are stored by columns."""
+
+    def __init__(self, *, learns_the_front: bool = True) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.front = nn.Parameter((torch.randn(5, 4) / 2).t())
+        self.back = nn.Parameter((torch.randn(3, 5) / 2).t())
+        self._learns_the_front = learns_the_front
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu(x @ self.front)
+        return (hidden if self._learns_the_front else hidden.detach()) @ self.back
+
+
+@pytest.mark.parametrize("federation", ["inline", "pool"])
+def test_weights_that_are_not_stored_row_by_row_have_witnesses_too(scratch_path: Path, federation: str) -> None:
+    run = make(scratch_path / "run", Plan(2, 3, 1, 12), model=Turned(), federation=federation)
+    run.train(11)
+    assert run.verify().ok
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, model=Turned(learns_the_front=False), data=DATA).train()
+    other = Turned()
+    with torch.no_grad():
+        other.front.mul_(2)  # a run holds its own weights
+    Run(run.path, model=other, data=DATA).train()
+    run.forget(late_client(run))
+    assert run.verify().ok
+
+
+def test_a_mixed_run_is_compared_with_the_rounds_of_this_environment(
+    scratch_path: Path, elsewhere: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere("old")
+    run = make(scratch_path / "run", replace(PLAN, rounds=20), model=net(Changing))
+    run.train(5)
+    elsewhere("new")
+    run.train(15, accept_mixed=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers, match="trained round 11"):
+            run.train(accept_mixed=True)
+    assert run.train(accept_mixed=True).rounds_done == 20
 
 
 def test_a_request_that_recomputes_nothing_needs_no_witness(scratch_path: Path) -> None:
@@ -341,14 +482,14 @@ def witnesses(run: Run) -> dict[tuple[Any, int], bytes]:
 
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_each_client_has_a_witness_of_the_first_and_about_every_tenth_round(
+def test_each_client_has_a_witness_of_the_first_ten_and_about_every_tenth_round(
     scratch_path: Path, plan: Plan, federation: str
 ) -> None:
     plan = replace(plan, rounds=27)
     run = make(scratch_path / "run", plan, federation=federation)
     run.train()
     noted = witnesses(run)
-    expected = {3: (1, 13, 25), "ends": (1,), "every": (1, 11, 21)}[plan.keep]
+    expected = {3: (1, 4, 7, 10, 13, 25), "ends": (1,), "every": (*range(1, 12), 21)}[plan.keep]
     slots = PrfPriorities(SeedSource(SEED).server().value)
     assert set(noted) == {
         (client, round_)

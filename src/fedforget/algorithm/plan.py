@@ -111,13 +111,14 @@ class Plan:
     def last_witnessed_round(self, rounds_done: int) -> int:
         """The latest of the first ``rounds_done`` rounds that clients note a witness of; 0 if there is none.
 
-        Round 1 and about every tenth after it, always one whose starting state stays on disk.
+        The first ten rounds and about every tenth after them, of those whose starting state stays on disk.
         """
         if not rounds_done or self.keep == KEEP_ENDS:
             return min(rounds_done, 1)
         kept = 1 if self.keep == KEEP_EVERY else int(self.keep)
         interval = -(-_WITNESS_INTERVAL // kept) * kept
-        return rounds_done - (rounds_done - 1) % interval
+        early = min(rounds_done, _WITNESS_INTERVAL)
+        return max(early - (early - 1) % kept, rounds_done - (rounds_done - 1) % interval)
 
     def has_witness(self, round_: int) -> bool:
         """Whether the clients of a round note a witness of it."""

@@ -7,15 +7,17 @@ gives another result.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from fedforget.algorithm.draws import draw_clients_with_replacement, multiplicities
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
+from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import TrainTask
-from fedforget.errors import TrainingFailed
+from fedforget.errors import NonFiniteLoss, TrainingFailed
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,33 +30,64 @@ class Repetition:
 
 
 def repeat_witness(
-    server: Server, rounds: int, requests: Sequence[Request] = (), *, all_clients: bool = False
+    server: Server,
+    rounds: int,
+    requests: Sequence[Request] = (),
+    *,
+    all_clients: bool = False,
+    comparable: Callable[[int], bool] = lambda _: True,
 ) -> Repetition | None:
-    """Repeat the witness of the latest round up to ``rounds`` that has one.
+    """Repeat one witness, before requests rewind the state to ``rounds``. None if there is none to repeat.
 
-    Requests that rewind to ``rounds`` touch nothing that was drawn up to there. Where everything is rewound, a client
-    that took part in round 1 and loses nothing can still repeat its own. A client that fails leaves it to the next one.
-    None if no client can repeat anything and no round stays. ``all_clients``: ask every client of the round.
+    Requests that rewind to ``rounds`` touch nothing that was drawn up to there, so every client can repeat its witness
+    of such a round; the latest is taken first. In a later round a client can repeat its own if it loses nothing.
+    ``all_clients``: ask every client of the round. ``comparable``: whether the round was computed in this environment.
+    """
+    done = server.memory.rounds_done if len(server.memory.roster) else 0
+    staying = _witnessed_rounds(server.plan, min(rounds, done), 0)
+    later = _witnessed_rounds(server.plan, done, rounds)
+    for round_ in chain(staying, later):
+        if comparable(round_):
+            found = _repeat_round(server, round_, requests, stays=round_ <= rounds, all_clients=all_clients)
+            if found is not None:
+                return found
+    return None
+
+
+def _witnessed_rounds(plan: Plan, last: int, before: int) -> Iterator[int]:
+    """From ``last`` down to the one after ``before``."""
+    while (round_ := plan.last_witnessed_round(last)) > before:
+        yield round_
+        last = round_ - 1
+
+
+def _repeat_round(
+    server: Server, round_: int, requests: Sequence[Request], *, stays: bool, all_clients: bool
+) -> Repetition | None:
+    """Repeat the witness of one client of a round, or of all; the first that disagrees is enough.
+
+    A client that fails leaves it to the next one. If all of them fail, so does this: the round was computed before.
     """
     memory = server.memory
-    if not memory.rounds_done or not len(memory.roster):
-        return None
-    round_ = server.plan.last_witnessed_round(max(rounds, 1))
     slots = draw_clients_with_replacement(server.priorities, memory.roster, round_, server.plan.clients_per_round)
-    model, failure, found = memory.load(round_ - 1).model, None, None
-    for client in multiplicities(slots):
-        leaving = [request.sample for request in requests if request.client == client]
-        if rounds >= 1 or not leaving:
-            task, samples = TrainTask(round_, client, model), [sample for sample in leaving if sample is not None]
-            try:
-                agrees = server.federation.repeats(task, samples)
-            except TrainingFailed as error:
-                failure = error
-                continue
-            if agrees is not None or rounds >= 1:  # a rewind to round 0 that was interrupted may have come so far
-                found = Repetition(client, task.round, agrees)
-                if not (agrees and all_clients):
-                    return found
-    if found is None and failure is not None and rounds >= 1:
+    asked = {client: [r.sample for r in requests if r.client == client] for client in multiplicities(slots)}
+    if not stays:
+        asked = {client: leaving for client, leaving in asked.items() if not leaving}
+    model, failure, found = memory.load(round_ - 1).model if asked else None, None, None
+    for client, leaving in asked.items():
+        task = TrainTask(round_, client, model)
+        try:
+            agrees = server.federation.repeats(task, [sample for sample in leaving if sample is not None])
+        except NonFiniteLoss:
+            agrees = False  # it was finite
+        except TrainingFailed as error:
+            failure = error
+            continue
+        if agrees is None and not stays:
+            continue  # a rewind that was interrupted may have come so far
+        found = Repetition(client, round_, agrees)
+        if not (agrees and all_clients):
+            return found
+    if found is None and failure is not None:
         raise failure
     return found

@@ -48,19 +48,20 @@ def require_structure(file: PlanFile, now: Structure, run: object) -> None:
 def require_learner(
     engine: Engine, run: OpenRun, rounds: int, requests: Sequence[Request], other: OtherEnvironment
 ) -> None:
-    """Refuse to go on after ``rounds`` where another learner or environment trained them. Changes nothing else."""
-    now, names, found = numeric_environment(), parts_of(engine.module, engine.loss), None
+    """Refuse to go on after ``rounds`` where another learner or environment computed them. Changes nothing else."""
+    now, names = numeric_environment(), parts_of(engine.module, engine.loss)
     renamed = differences(run.record.learner, names)
-    trained = run.record.environments.of_rounds(min(max(rounds, 1), run.server.rounds_done))
+    trained = run.record.environments.of_rounds(run.server.rounds_done)
     elsewhere = [each for each in trained if arithmetic(each.environment) != arithmetic(now)]
-    if elsewhere and rounds:
-        if other is OtherEnvironment.REFUSE:
-            raise _environment_differs(run, elsewhere[0], now)
-        if renamed:
-            raise _learner_differs(f"rounds of another environment are to stay, and {'; '.join(renamed)}")
-    if not elsewhere:  # else no bits can be expected to agree
-        with engine.server(run) as server:
-            found = repeat_witness(server, rounds, requests, all_clients=bool(renamed))
+    staying = [each for each in elsewhere if each.first_round <= rounds]
+    if staying and other is OtherEnvironment.REFUSE:
+        raise _environment_differs(run, staying[0], now)
+
+    def computed_here(round_: int) -> bool:
+        return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
+
+    with engine.server(run) as server:
+        found = repeat_witness(server, rounds, requests, all_clients=bool(renamed), comparable=computed_here)
     if found is not None and found.agrees is None:
         raise RunDamaged(
             f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",
@@ -73,7 +74,9 @@ def require_learner(
             f"{found.round}{why}"
         )
     if renamed:
-        known = "the steps that were repeated agree" if found else "nothing could be compared, and no round stays"
+        if found is None and (run.server.rounds_done or run.record.batches.pending()):
+            raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
+        known = "the steps that were repeated agree" if found else "no round was trained yet"
         log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
         run.record.note_learner(names, renamed, compared=found is not None)
 

@@ -25,16 +25,14 @@ class LocalModelChecksum:
 
     def __init__(self, module: nn.Module, learning: Sequence[Tensor]) -> None:
         self._module = module
-        self._sums, self._whole = _split(learning)  # views: steps change parameters in place
+        self._learning = learning
         stored = module.state_dict().keys()
         self._buffers = [name for name, _ in module.named_buffers() if name in stored]
 
     def after(self, loss: float) -> bytes:
-        """The checksum now, and the loss of the step before."""
-        sums, whole = self._sums, self._whole
-        if self._buffers:  # which `forward` may replace
-            more = _split(self._module.get_buffer(name) for name in self._buffers)
-            sums, whole = [*sums, *more[0]], [*whole, *more[1]]
+        """The checksum of the present values, and of the loss of the step before."""
+        buffers = (self._module.get_buffer(name) for name in self._buffers)  # which `forward` may replace
+        sums, whole = _split((*self._learning, *buffers))
         found = struct.pack(f"<d{len(sums)}Q", loss, *[np.add.reduce(words) for words in sums])
         return found + b"".join([part.tobytes() for part in whole])
 
