@@ -67,7 +67,8 @@ def child(order: dict[str, Any], gate: int) -> None:
     if "memory" in order:  # bytes beyond what is mapped already; and it may take 10 s
         mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (mapped + order["memory"], mapped + order["memory"]))
-        signal.alarm(10)
+        signal.setitimer(signal.ITIMER_PROF, 10)  # seconds of processor: the machine may be busy
+        signal.alarm(60)  # what waits without end takes none
     touches = Touches(order.get("kill_at", 0))
     if order.get("write_at_once"):
         write_at_once()

@@ -29,12 +29,16 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
     stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.pending()}
     if not work.keys() <= stages.keys():
         raise _lost(record.database, "it knows nothing of a batch that others have begun with")
+    half_applied = any(
+        work.get(batch_id) == REWOUND and stage == Stage.ACCEPTED for batch_id, (_, stage) in stages.items()
+    )
     for intent, stage in stages.values():
         if stage != Stage.ACCEPTED:
             _require_applied(intent, server, clients)
         if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
             raise _lost(server.database, "it was never rewound for a batch whose data are out")
-        if stage == Stage.COMPLETED and not all(map(partial(_stands, server, record), intent.ids)):
+        stands = half_applied or all(map(partial(_stands, server, record), intent.ids))
+        if stage == Stage.COMPLETED and not stands:
             raise _lost(server.database, "its model is not the one that a receipt names")
     if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # else a rewind may be half way
         rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
@@ -42,8 +46,10 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
 
 
 def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
-    """Whether the model that a receipt names is the current one."""
+    """Whether the model that a receipt names is the current one. A later batch takes the name out of the receipt."""
     named = record.book.receipt(identifier).model_digest
+    if named is None and len(server.roster):
+        return True
     current = server.model_digest() if len(server.roster) else None
     return record.book.round_of(identifier) == server.rounds_done and named == current
 
