@@ -24,16 +24,14 @@ ALLOWED: dict[str, set[str]] = {
     "algorithm": {"numpy", "cryptography", *ours("errors")},
     "planner": {"numpy", *ours("errors", "algorithm")},
     "disk": {"numpy", *ours("errors")},
-    "requests": ours(
-        "__version__", "errors", "algorithm", "disk", "planner", "store", "session", "training.environment"
-    ),
+    "requests": ours("errors", "algorithm", "disk"),
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},
     "data": {"numpy", "sklearn", *ours("errors", "algorithm")},
     "federation": {"numpy", *ours("errors", "algorithm")},
     "session": {
         "torch",
-        *ours("errors", "algorithm", "disk", "requests", "store", "training", "data", "federation"),
+        *ours("errors", "algorithm", "planner", "disk", "requests", "store", "training", "data", "federation"),
     },
     "evidence": {
         "numpy",

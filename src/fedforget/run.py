@@ -26,14 +26,17 @@ from fedforget.evidence.receipts.statement import ReceiptCheck, compare, issue, 
 from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
 from fedforget.planner.costs import ForgettingCost
-from fedforget.requests import intake
 from fedforget.requests.lifecycle import Basis, Receipt, Submission, require_basis
 from fedforget.requests.policy import Policy
-from fedforget.requests.processor import Erasure
-from fedforget.requests.targets import preview
+from fedforget.requests.processor import Processor
+from fedforget.requests.targets import attach_known_targets, attach_targets
+from fedforget.session import deferral
 from fedforget.session.engine import INLINE, Engine, OnRound, Workforce
 from fedforget.session.learner_check import OtherEnvironment, require_structure
+from fedforget.session.newcomers import newcomers_of
+from fedforget.session.preview import preview
 from fedforget.session.status import Status, export_run, status_of, withdrawn_error
+from fedforget.session.work import RunWork
 from fedforget.store import hints, plan_file, run_directory
 from fedforget.store.creation import Birth, create
 from fedforget.store.plan_file import PlanFile
@@ -179,13 +182,12 @@ class Run:
         goal = goal_of(self.plan.rounds, until)
         check_eval_every(eval_every)
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
-        with self._at_work() as run:
-            erasure = self._erasure(run, on_round, eval_every, other)
-            erasure.settle()
+        with self._processing(on_round, eval_every, other) as (run, processor):
+            processor.finish()
             if not len(run.server.roster):
                 raise withdrawn_error(self.path)
             if run.server.rounds_done < goal:
-                erasure.learn(goal)
+                processor.learn(goal)
             else:
                 run.server.load(run.server.rounds_done)  # "done" is not said of a model that is torn
             self._engine.measure(run, eval_every)
@@ -220,13 +222,12 @@ class Run:
             raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         check_eval_every(eval_every)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
-        if defer or intake.collects(self.path, submission):
-            return intake.defer(self.path, submission)
-        with self._at_work() as run:
-            erasure, book = self._erasure(run, on_round, eval_every, other), run.record.book
-            ids = erasure.submit(submission)
-            erasure.settle()
-            return intake.recognised(book, book.receipts_of(ids), wanted)
+        if defer or deferral.collects(self.path, submission):
+            return deferral.defer(self.path, submission)
+        with self._processing(on_round, eval_every, other) as (run, processor):
+            ids = processor.submit(submission)
+            processor.finish()
+            return attach_known_targets(run.record.book, run.record.book.receipts_of(ids), wanted)
 
     def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
@@ -248,8 +249,8 @@ class Run:
         """
         check_eval_every(eval_every)
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
-        with self._at_work() as run:
-            erasure, book = self._erasure(run, on_round, eval_every, other), run.record.book
+        with self._processing(on_round, eval_every, other) as (run, processor):
+            book = run.record.book
             met: dict[str, Request | None] = {  # also those that were begun with and interrupted
                 identifier: request
                 for intent in run.record.batches.pending()
@@ -257,17 +258,17 @@ class Run:
             }
             waiting = book.waiting()
             if everything or run.record.policy.is_due(book.receipts_of(list(waiting))):
-                erasure.begin(waiting)
+                processor.forget(waiting)
                 met |= waiting
-            erasure.settle()
+            processor.finish()
             return [
-                receipt if request is None else intake.told_back([receipt], [request])[0]
+                receipt if request is None else attach_targets([receipt], [request])[0]
                 for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
             ]
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
         """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
-        return intake.cancel(self.path, identifier, basis)
+        return deferral.cancel(self.path, identifier, basis)
 
     def add(
         self,
@@ -292,37 +293,32 @@ class Run:
         require_basis(basis)
         wanted = _wanted(targets, None, None)
         seeds = SeedSource.of_person(seed)
-        with self._at_work() as run:
-            erasure = self._erasure(run, on_round, eval_every, other)
-            erasure.settle()
+        with self._processing(on_round, eval_every, other) as (run, processor):
+            processor.finish()
             if seed is not None and seeds.server().commitment != run.file.server_commitment:
                 raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
-            erasure.add(wanted, returning=returning, seeds=seeds, basis=basis)
-            erasure.settle()
+            newcomers = newcomers_of(run, self._data, wanted, returning=returning, seeds=seeds)
+            added = {
+                "clients": sum(new.seed is not None for new in newcomers),
+                "samples": sum(len(new.samples) for new in newcomers),
+                "returning": returning,
+                "basis": basis,
+            }
+            processor.add(newcomers, added)
+            processor.finish()
             self._engine.measure(run, eval_every)
             return status_of(run)
 
     def forget_record(self) -> None:
-        """Destroy the key of the record: its pseudonyms and digests mean nothing to anybody afterwards."""
-        with self._at_work() as run:
-            self._erasure(run).settle()
+        """Destroy the key of the record: its pseudonyms and digests can't be linked to ids afterwards."""
+        with self._processing() as (run, processor):
+            processor.finish()
             run.record.forget_itself()
 
     def set_policy(self, policy: Policy) -> None:
         if not isinstance(policy, Policy):
             raise InvalidInput(f"a {type(policy).__name__} is not a policy", hint="give fedforget.Policy(...)")
-        intake.set_policy(self.path, policy)
-
-    def _erasure(
-        self,
-        run: OpenRun,
-        on_round: OnRound | None = None,
-        eval_every: int | None = None,
-        other: OtherEnvironment = OtherEnvironment.REFUSE,
-    ) -> Erasure:
-        erasure = Erasure(self._engine, run, on_round, eval_every, other)
-        erasure.take_in(join=False)
-        return erasure
+        deferral.set_policy(self.path, policy)
 
     # Looking
 
@@ -398,9 +394,17 @@ class Run:
     # Wiring
 
     @contextlib.contextmanager
-    def _at_work(self) -> Iterator[OpenRun]:
-        with run_directory.writing(self.path) as run, self._computing():
-            yield run
+    def _processing(
+        self,
+        on_round: OnRound | None = None,
+        eval_every: int | None = None,
+        other: OtherEnvironment = OtherEnvironment.REFUSE,
+    ) -> Iterator[tuple[OpenRun, Processor]]:
+        """The run, opened to change it, and what carries out its requests; those in the inbox are accepted."""
+        with run_directory.writing(self.path) as run, self._computing(), self._engine.server(run) as server:
+            processor = RunWork(self._engine, run, server, on_round, eval_every, other).processor()
+            processor.accept_inbox()
+            yield run, processor
 
     @contextlib.contextmanager
     def _computing(self) -> Iterator[None]:

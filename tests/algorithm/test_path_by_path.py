@@ -231,7 +231,7 @@ def clients_keep_later_first_uses(patch: pytest.MonkeyPatch) -> None:
 
 def the_server_keeps_who_left(patch: pytest.MonkeyPatch) -> None:
     real = ServerInMemory.rewind
-    patch.setattr(ServerInMemory, "rewind", lambda self, rounds_done, _: real(self, rounds_done, ()))
+    patch.setattr(ServerInMemory, "rewind", lambda self, rounds_done, *_: real(self, rounds_done, ()))
 
 
 def clients_keep_what_was_erased(patch: pytest.MonkeyPatch) -> None:

@@ -189,7 +189,7 @@ def test_what_is_deferred_while_a_batch_is_half_way_in_waits_in_the_inbox(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr("fedforget.requests.processor.apply", stop)
+        broken.setattr("fedforget.algorithm.forget.apply", stop)
         with pytest.raises(KeyboardInterrupt):
             own.forget(Request(4))
     (receipt,) = good_json("forget", own.path, "--client", "3", "--defer")["receipts"]

@@ -6,6 +6,7 @@ paths, where the state after forgetting is compared with that of training withou
 
 from __future__ import annotations
 
+import contextlib
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -216,6 +217,25 @@ def run_on_disk(*stream: Request, server: str = "average") -> int:
         never_had = _run(Path(directory, "never-had"), _data(), plan, seed, stream)
         never_had.train()
         return int(forgetting.state_digest() != never_had.state_digest())
+
+
+def interrupted_on_disk(*stream: Request, seed: int) -> int:
+    """The same, where each request is interrupted after one round and finished by opening the run again."""
+    plan = Plan(1, 1, 2, 4)
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    with _directory() as directory:
+        path = Path(directory, "forgets")
+        _run(path, _data(), plan, seed).train()
+        for request in stream:
+            with contextlib.suppress(KeyboardInterrupt):
+                _run(path, _data(), plan, seed).forget([request], on_round=interrupt)
+            _run(path, _data(), plan, seed).train()
+        never_had = _run(Path(directory, "never-had"), _data(), plan, seed, stream)
+        never_had.train()
+        return int(_run(path, _data(), plan, seed).state_digest() != never_had.state_digest())
 
 
 def content(change: Callable[[Any, int], tuple[Any, int]]) -> int:

@@ -87,7 +87,13 @@ MUTANTS = (
     on_disk(7, variants.server_store_notes_round_one_only, Request(1)),
     on_disk(7, variants.client_store_notes_round_one_only, Request(1, 0)),
     on_disk(7, variants.server_store_keeps_first_uses, Request(2), Request(0)),
-    on_disk(7, variants.client_store_keeps_first_uses, Request(1, 0), Request(1, 1)),
+    Mutant(
+        7,
+        variants.client_store_keeps_first_uses,
+        partial(checks.interrupted_on_disk, Request(0, 1), seed=7),
+        1,
+        "-disk",
+    ),
     Mutant(
         8,
         variants.drawn_again_after_a_failure,

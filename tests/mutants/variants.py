@@ -22,7 +22,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import ClientData, FederatedData
 from fedforget.errors import TrainingFailed
 from fedforget.federation.inline import InlineFederation
-from fedforget.requests.processor import Erasure
+from fedforget.requests.processor import Processor
 from fedforget.session.engine import Engine
 from fedforget.store.client_store import ClientStore
 from fedforget.store.server_store import ServerStore
@@ -252,9 +252,9 @@ def server_keeps_first_uses(patch: Patch) -> None:
     """
     real = ServerInMemory.rewind
 
-    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
         known = self.first_rounds()
-        real(self, rounds_done, leaving)
+        real(self, rounds_done, leaving, batch_id)
         self._first_use = FirstUse(self.roster, {id_: when for id_, when in known.items() if id_ in self.roster})
 
     patch.setattr(ServerInMemory, "rewind", rewind)
@@ -264,9 +264,9 @@ def server_store_keeps_first_uses(patch: Patch) -> None:
     """The same on disk."""
     real = ServerStore.rewind
 
-    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
         known = self.first_rounds()
-        real(self, rounds_done, leaving)
+        real(self, rounds_done, leaving, batch_id)
         with self.database.transaction():
             self.database.run_many(
                 "UPDATE roster SET first_round = ? WHERE client = ?", [(when, id_) for id_, when in known.items()]
@@ -337,9 +337,9 @@ def optimizer_not_rewound(patch: Patch) -> None:
     """The weights go back, the server optimiser's moments do not: they still hold what was to be forgotten."""
     real = ServerInMemory.rewind
 
-    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
         newest = self.load(self.rounds_done).optimizer
-        real(self, rounds_done, leaving)
+        real(self, rounds_done, leaving, batch_id)
         self._states[self.rounds_done] = State(self.load(self.rounds_done).model, newest)
 
     patch.setattr(ServerInMemory, "rewind", rewind)
@@ -349,9 +349,9 @@ def optimizer_on_disk_not_rewound(patch: Patch) -> None:
     """The same on disk."""
     real = ServerStore.rewind
 
-    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def rewind(self: Any, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
         newest = self.load(self.rounds_done).optimizer
-        real(self, rounds_done, leaving)
+        real(self, rounds_done, leaving, batch_id)
         name = self.models.write(State(self.load(self.rounds_done).model, newest))
         with self.database.transaction():
             self.database.run("UPDATE rounds SET model = ? WHERE round = ?", (name, self.rounds_done))
@@ -392,23 +392,23 @@ def content_of_a_client_that_loses_a_sample_ignored(patch: Patch) -> None:
 
 def clients_keep_their_seeds(patch: Patch) -> None:
     """New seeds for the server only: the batches are those that a requester has looked at, and the law stays lost."""
-    real = Erasure._reseed
+    real = learn.Server.reseed
 
-    def reseed(self: Any, root: str) -> None:
-        before = {client: self.run.clients.seed_pair(client) for client in self.run.server.roster}
+    def reseed(self: Any, seeds: SeedSource) -> None:
+        clients = self.federation.memory
+        before = {client: clients.seed_pair(client) for client in self.memory.roster}
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SeedSource, "client", lambda _, client: before[client])
-            real(self, root)
+            real(self, seeds)
 
-    patch.setattr(Erasure, "_reseed", reseed)
+    patch.setattr(learn.Server, "reseed", reseed)
 
 
 def an_emptied_client_covers_no_request(patch: Patch) -> None:
     """A request for a client waits on, although the client has just left with its last sample."""
-    real = Erasure._decide
+    real = Processor._covered_by
 
-    def decide(self: Any, wanted: Any, waiting: Any, *others: Any, **named: Any) -> Any:
-        left = {i: r for i, r in waiting.items() if r.sample is not None or r in wanted.values()}
-        return real(self, wanted, left, *others, **named)
+    def covered_by(self: Any, wanted: Any, waiting: Any) -> Any:
+        return real(self, wanted, {i: r for i, r in waiting.items() if r.sample is not None or r in wanted.values()})
 
-    patch.setattr(Erasure, "_decide", decide)
+    patch.setattr(Processor, "_covered_by", covered_by)

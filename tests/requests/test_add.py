@@ -120,8 +120,7 @@ def test_only_what_the_data_hold_can_be_added(tmp_path: Path, target: Request) -
 
 def test_the_wrong_variant_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newcomer looked for on the set that lacks it, or not at all, is not the run that had it all along."""
-    monkeypatch.setattr("fedforget.requests.processor.first_change", lambda server, joining: None)
-    assert join.first_change is not None
+    monkeypatch.setattr(join, "first_change", lambda server, joining: None)
     whole, late = opened(tmp_path / "whole"), opened(tmp_path / "late", without=[Request(4)])
     for run in (whole, late):
         run.train()

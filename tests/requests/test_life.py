@@ -16,9 +16,9 @@ from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.requests import chain
 from fedforget.requests.chain import EventChain
 from fedforget.requests.inbox import Inbox
-from fedforget.requests.intake import hand_in
 from fedforget.requests.lifecycle import Stage, Submission, one_month_after
 from fedforget.requests.policy import Policy
+from fedforget.session.deferral import hand_in
 from fedforget.store import run_directory
 from tests.helpers import function_files
 from tests.requests.elsewhere import BUSY, OURS, Asking, forget_elsewhere

@@ -183,7 +183,7 @@ def test_an_interrupted_batch_is_not_finished_by_another_learner(
     run.train()
     request = late_client(run)
     with monkeypatch.context() as patch:
-        patch.setattr("fedforget.requests.processor.apply", _interrupt)
+        patch.setattr("fedforget.algorithm.forget.apply", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run.forget(request)
     assert run.status().pending
@@ -772,7 +772,7 @@ def test_a_batch_interrupted_elsewhere_is_finished_by_recomputing_all(
     run.train()
     request = late_client(run)
     with monkeypatch.context() as patch:
-        patch.setattr("fedforget.session.engine.learn", _interrupt)
+        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run.forget(request)
     elsewhere("new")

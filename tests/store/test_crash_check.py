@@ -49,7 +49,7 @@ def copied_after(patch: pytest.MonkeyPatch, owner: type, name: str, run: Path, c
 
 
 CRASHES: dict[str, tuple[type, str, int]] = {
-    "begun": (ServerStore, "begin_work", 1),
+    "begun": (ServerStore, "begin", 1),
     "removed": (Batches, "removed", 1),
     "recomputing": (ServerStore, "_commit", 2),
     "recomputed": (Batches, "recomputed", 1),

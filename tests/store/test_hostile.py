@@ -16,7 +16,7 @@ import pytest
 from fedforget import Request
 from fedforget.algorithm.forget import Decision
 from fedforget.requests.inbox import Inbox
-from fedforget.requests.lifecycle import Intent, Submission
+from fedforget.requests.lifecycle import BatchFacts, Intent, Submission, new_batch_id
 from fedforget.store import run_directory
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
 from tests.store.hostile import Case, cases, mutated
@@ -68,9 +68,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     Inbox(run).leave(Submission.of((Request(3),), "unknown"))
     shutil.copytree(run, root / "working")
     with run_directory.writing(root / "working") as opened:
-        intent = Intent.new((), Decision((), (), (), goal=5, rewind_to=5))
-        opened.record.batches.begin(intent, guarantee="path", recomputed_steps=0)
-        opened.server.begin_work(intent.batch_id)
+        intent = Intent((), Decision((), (), (), goal=5, rewind_to=5, batch_id=new_batch_id()))
+        with opened.record.book.transaction():
+            opened.record.batches.enter(intent, BatchFacts())
+        opened.server.begin(intent.batch_id)
         opened.clients.database.run("UPDATE samples SET content = content")
         shutil.copytree(root / "working", root / "crashed")
     with zygote_in(root) as zygote:

@@ -21,8 +21,8 @@ from fedforget.disk import database, files
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
 from fedforget.requests import inbox
-from fedforget.requests.intake import hand_in
 from fedforget.requests.lifecycle import Submission
+from fedforget.session.deferral import hand_in
 from fedforget.store import creation, model_files
 from tests.helpers import function_files, scratch
 from tests.requests.world import opened

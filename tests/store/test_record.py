@@ -7,7 +7,7 @@ import json
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +18,17 @@ from fedforget import Plan, Request, Run
 from fedforget.algorithm.forget import Decision
 from fedforget.disk.database import Database
 from fedforget.errors import FedForgetError
-from fedforget.requests.batches import Outcome
-from fedforget.requests.lifecycle import Basis, Intent, Stage, Submission, guarantee_of
+from fedforget.requests.lifecycle import (
+    GUARANTEE_PATH,
+    Basis,
+    BatchFacts,
+    Intent,
+    Outcome,
+    Stage,
+    Submission,
+    guarantee_of,
+    new_batch_id,
+)
 from fedforget.store import record as record_module
 from fedforget.store import record_audit
 from fedforget.store.record import Record
@@ -40,9 +49,13 @@ def accept(record: Record, *requests: Request, reseed: str | None = None, basis:
     decision = Decision(requests, tuple(3 for _ in requests), (), goal=5, rewind_to=1)
     guarantee = guarantee_of("system", record.book.tainted, basis, reseed is not None)
     submission = Submission.of(requests, basis)
-    intent = Intent.new(submission.ids, decision, reseed=reseed)
-    begin = partial(record.batches.enter, intent, guarantee=guarantee, recomputed_steps=8)
-    record.book.receive(submission, {}, begin)
+    decision = replace(decision, batch_id=new_batch_id(), new_seeds=None if reseed is None else bytes.fromhex(reseed))
+    intent = Intent(submission.ids, decision)
+    with record.book.transaction():
+        record.book.receive(submission, {})
+        record.batches.enter(intent, BatchFacts(guarantee, recomputed_steps=8, steps_alone=(0,) * len(requests)))
+        if guarantee == GUARANTEE_PATH:
+            record.book.taint_unless_exogenous(basis)
     return intent
 
 

@@ -286,7 +286,7 @@ def test_a_wrong_variant_is_caught(
     right = digests(scratch_path / "right", case)
     assert right[0] == right[1]
     wrong(monkeypatch)
-    monkeypatch.setattr("fedforget.requests.processor.require_learner", lambda *_: None)  # which notices it beforehand
+    monkeypatch.setattr("fedforget.session.work.require_learner", lambda *_: None)  # which notices it beforehand
     torch.manual_seed(1)
     differs = digests(scratch_path / "wrong", case)
     assert differs[0] != differs[1]

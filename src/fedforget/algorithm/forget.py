@@ -1,17 +1,19 @@
 """Forgetting: Algorithms 2 and 3, corrected. Remove the ids, rewind to before the first draw that held one, learn.
 
 The unit of rewinding is the round: no local model is ever stored, and the draws of the changed round are those of the
-seeds on whoever is left, never drawn afresh (see ``docs/errata.md``).
+seeds on what is left, never drawn afresh (see ``docs/errata.md``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from fedforget.algorithm.ids import Id, canonical_id, id_block
 from fedforget.algorithm.learn import OnRound, Server, learn
-from fedforget.algorithm.ports import ForgetQuery, RemoveOrder
+from fedforget.algorithm.ports import ForgetQuery, Newcomer, RemoveOrder
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import UnknownTarget, shown
 
 
@@ -38,23 +40,63 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a batch of requests changes. Everything that applying it needs, so that a crash can be finished from it."""
+    """What a batch changes. It holds everything that carrying it out needs, so a crash can be finished from it."""
 
     requests: tuple[Request, ...]
     first_changed_steps: tuple[int | None, ...]  # t_S or t_C of each request; None if no draw held it
     leaving: tuple[Id, ...]  # clients that go, asked for or emptied
     goal: int  # rounds done when the batch arrived: learning goes on to there
     rewind_to: int  # the last round that stays valid; the goal if no draw changed
+    joining: tuple[Newcomer, ...] = ()
+    new_seeds: bytes | None = None  # the root of new seeds for all parties
+    batch_id: str = ""  # the journal's name for it
 
     @property
     def first_changed_step(self) -> int | None:
         return min((step for step in self.first_changed_steps if step is not None), default=None)
 
 
+class Journal(Protocol):
+    """Notes how far a decision has come, so that the next process can finish it after a crash."""
+
+    def begin(self, decision: Decision) -> Decision:
+        """Make the decision durable and return it as it will be carried out; or raise, and nothing has changed.
+
+        The journal names the decision. It may raise the goal (to that of an unfinished batch) and rewind further.
+        """
+
+    def removed(self, decision: Decision) -> None:
+        """The ids are removed (or have joined) and the state is rewound."""
+
+    def recomputed(self, decision: Decision) -> None:
+        """Learning has come to the decision's goal."""
+
+
+class NoJournal:
+    """A ``Journal`` for what lives in memory: nothing outlasts a crash."""
+
+    def begin(self, decision: Decision) -> Decision:
+        return decision
+
+    def removed(self, decision: Decision) -> None: ...
+
+    def recomputed(self, decision: Decision) -> None: ...
+
+
+def forget(
+    server: Server, requests: Sequence[Request], journal: Journal | None = None, on_round: OnRound | None = None
+) -> Decision:
+    """Algorithms 2 and 3 for any batch of requests: decide, remove and rewind, learn."""
+    journal = journal or NoJournal()
+    decision = journal.begin(decide(server, requests))
+    carry_out(server, decision, journal, on_round)
+    return decision
+
+
 def decide(server: Server, requests: Sequence[Request]) -> Decision:
     """Look up the first use of everything asked for (Algorithm 2, lines 1-4; Algorithm 3, lines 1-4). Changes nothing.
 
-    Whether a sample was used only its client knows: it answers with the first step, and whether it would be empty.
+    Only its client knows whether a sample was used: it answers with the first step, and whether it would be empty.
     """
     memory, plan = server.memory, server.plan
     for request in requests:
@@ -82,8 +124,22 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
     )
 
 
+def carry_out(server: Server, decision: Decision, journal: Journal, on_round: OnRound | None = None) -> None:
+    """Remove, rewind and learn. After a crash the same decision can be carried out again."""
+    remove(server, decision, journal)
+    learn(server, decision.goal, on_round)
+    if server.memory.rounds_done >= decision.goal or not len(server.memory.roster):  # else ``on_round`` stopped it
+        journal.recomputed(decision)
+
+
+def remove(server: Server, decision: Decision, journal: Journal) -> None:
+    """Apply a decision up to the point where learning goes on."""
+    apply(server, decision)
+    journal.removed(decision)
+
+
 def apply(server: Server, decision: Decision) -> None:
-    """Remove the ids at their clients and rewind every party to before the first change. Idempotent."""
+    """Remove the ids at their clients, rewind every party to before the first change, let newcomers in. Idempotent."""
     leaving = set(decision.leaving)
     orders = [RemoveOrder(client, None) for client in decision.leaving]
     orders += [
@@ -91,18 +147,16 @@ def apply(server: Server, decision: Decision) -> None:
         for client, samples in _samples_by_client(decision.requests).items()
         if client not in leaving
     ]
+    server.memory.begin(decision.batch_id)
     back_to = server.memory.kept_at_or_before(decision.rewind_to)
     server.federation.remove(orders)
     server.federation.rewind(back_to)
-    server.memory.rewind(back_to, decision.leaving)
-
-
-def forget(server: Server, requests: Sequence[Request], on_round: OnRound | None = None) -> Decision:
-    """Algorithms 2 and 3 for any batch of requests: decide, remove and rewind, learn."""
-    decision = decide(server, requests)
-    apply(server, decision)
-    learn(server, decision.goal, on_round)
-    return decision
+    server.memory.rewind(back_to, decision.leaving, decision.batch_id)
+    if decision.joining:
+        server.federation.join(decision.joining)
+        server.memory.join({new.client: new.seed.commitment for new in decision.joining if new.seed is not None})
+    if decision.new_seeds is not None:
+        server.reseed(SeedSource(decision.new_seeds))
 
 
 def _samples_by_client(requests: Iterable[Request]) -> dict[Id, tuple[Id, ...]]:

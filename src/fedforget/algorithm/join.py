@@ -9,9 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from fedforget.algorithm.draws import draw_clients_with_replacement
+from fedforget.algorithm.forget import Decision, Journal, NoJournal, carry_out
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.learn import Server
-from fedforget.algorithm.ports import JoinQuery
+from fedforget.algorithm.learn import OnRound, Server
+from fedforget.algorithm.ports import JoinQuery, Newcomer
+
+
+def join(
+    server: Server, newcomers: Sequence[Newcomer], journal: Journal | None = None, on_round: OnRound | None = None
+) -> Decision:
+    """Let samples and clients in, as if they had been there from the beginning."""
+    journal = journal or NoJournal()
+    decision = journal.begin(decide_joining(server, newcomers))
+    carry_out(server, decision, journal, on_round)
+    return decision
+
+
+def decide_joining(server: Server, newcomers: Sequence[Newcomer]) -> Decision:
+    """What letting them in changes. Changes nothing itself."""
+    step = first_change(server, {new.client: [sample for sample, _ in new.samples] for new in newcomers})
+    goal = server.memory.rounds_done
+    rewind_to = goal if step is None else server.plan.round_of(step) - 1
+    return Decision((), (), (), goal, rewind_to, joining=tuple(newcomers))
 
 
 def first_change(server: Server, joining: Mapping[Id, Sequence[Id]]) -> int | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedforget.algorithm.draws import Priorities, draw_clients_with_replacement, multiplicities
+from fedforget.algorithm.draws import PrfPriorities, Priorities, draw_clients_with_replacement, multiplicities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import NOTHING, Aggregator, Federation, ServerMemory, State, TrainTask
+from fedforget.algorithm.seeds import SeedSource
 
 OnRound = Callable[[int, State], object]  # what is true stops the loop after that round
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Server:
     """The server: its plan, its random source, its memory, and how it reaches the clients."""
 
@@ -22,6 +23,13 @@ class Server:
     memory: ServerMemory
     federation: Federation
     aggregate: Aggregator
+
+    def reseed(self, seeds: SeedSource) -> None:
+        """Draw everything anew: other seeds for the server and for every client."""
+        clients, own = {client: seeds.client(client) for client in self.memory.roster}, seeds.server()
+        self.federation.reseed(clients)
+        self.memory.reseed(own, {client: seed.commitment for client, seed in clients.items()})
+        self.priorities = PrfPriorities(own.value)
 
 
 def learn(server: Server, until: int, on_round: OnRound | None = None) -> None:

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import RemoveOrder, State
+from fedforget.algorithm.ports import Newcomer, RemoveOrder, State
+from fedforget.algorithm.seeds import Seed
 
 
 class ServerInMemory:
@@ -43,11 +44,21 @@ class ServerInMemory:
         if not self._plan.is_kept(round_ - 1, round_):
             del self._states[round_ - 1]
 
-    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def begin(self, batch_id: str) -> None:
+        """Nothing outlasts a crash here, so nothing is noted."""
+
+    def rewind(self, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:  # noqa: ARG002
         self.rounds_done = min(self.rounds_done, rounds_done)
         self._states = {kept: state for kept, state in self._states.items() if kept <= self.rounds_done}
         self._first_use.rewind(self.rounds_done)
         self._first_use = self._first_use.without(leaving)
+
+    def join(self, commitments: Mapping[Id, bytes]) -> None:
+        new = [client for client in commitments if client not in self.roster]
+        self._first_use = FirstUse(IdSet((*self.roster, *new), what="client"), self._first_use.known())
+
+    def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
+        """Seeds are the caller's business here."""
 
 
 class ClientsInMemory:
@@ -95,6 +106,20 @@ class ClientsInMemory:
                 self._samples[order.client] = self._samples[order.client].without(order.samples)
                 for sample in order.samples:
                     self._first[order.client].pop(sample, None)
+
+    def join(self, newcomers: Sequence[Newcomer]) -> None:
+        for new in newcomers:
+            if new.client not in self._samples and new.seed is not None:
+                self._samples[new.client] = IdSet(())
+                self._seeds[new.client], self._commitments[new.client] = new.seed.value, new.seed.commitment
+                self._first[new.client], self._witnesses[new.client] = {}, {}
+            samples = self._samples[new.client]
+            fresh = [sample for sample, _ in new.samples if sample not in samples]
+            self._samples[new.client] = IdSet((*samples, *fresh), what="sample")
+
+    def reseed(self, seeds: Mapping[Id, Seed]) -> None:
+        for client, seed in seeds.items():
+            self._seeds[client], self._commitments[client] = seed.value, seed.commitment
 
     def rewind(self, rounds_done: int, last_step: int) -> None:
         for client, first in self._first.items():

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.seeds import Seed
 
 NOTHING: Iterator[None] = iter(())
 WITNESS_BYTES = 16
@@ -95,6 +96,15 @@ class RemoveOrder:
     samples: tuple[Id, ...] | None
 
 
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """Samples that join, with the digests of their content; ``seed`` is None for a client that is present already."""
+
+    client: Id
+    seed: Seed | None
+    samples: tuple[tuple[Id, bytes], ...]
+
+
 class Federation(Protocol):
     """Reaching clients. Replies come in task order; a missing one raises and names the client."""
 
@@ -120,6 +130,12 @@ class Federation(Protocol):
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         """Durable and idempotent."""
+
+    def join(self, newcomers: Sequence[Newcomer]) -> None:
+        """Durable and idempotent."""
+
+    def reseed(self, seeds: Mapping[Id, Seed]) -> None:
+        """Each client takes its new seed. Durable and idempotent."""
 
     def rewind(self, rounds_done: int) -> None:
         """Clients take back what they noted of later rounds."""
@@ -224,8 +240,17 @@ class ServerMemory(Protocol):
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
         """A round is done: its state, and the clients that took part."""
 
-    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
-        """Back to the state after ``rounds_done``, without the clients that leave. Idempotent."""
+    def begin(self, batch_id: str) -> None:
+        """Note that a batch of requests is about to change the state. Idempotent."""
+
+    def rewind(self, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
+        """Back to the state after ``rounds_done``, without the clients that leave, for this batch. Idempotent."""
+
+    def join(self, commitments: Mapping[Id, bytes]) -> None:
+        """Enter new clients into the roster. Idempotent."""
+
+    def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
+        """Take the server's new seed and the commitments to the clients'. Idempotent."""
 
 
 class ClientMemory(Protocol):
@@ -246,6 +271,10 @@ class ClientMemory(Protocol):
         """First uses (client, sample, step) and witnesses (client, round, witness), durable together."""
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None: ...
+
+    def join(self, newcomers: Sequence[Newcomer]) -> None: ...
+
+    def reseed(self, seeds: Mapping[Id, Seed]) -> None: ...
 
     def rewind(self, rounds_done: int, last_step: int) -> None:
         """Drop what was noted after this round, whose last step this is."""

@@ -93,9 +93,9 @@ def forget(
 
 def _taken_in(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
     """Take requests in that are to wait, which needs neither model nor data; None if they are to be met now."""
-    from fedforget.requests import intake  # noqa: PLC0415
+    from fedforget.session import deferral  # noqa: PLC0415
 
-    return intake.defer(run, submission) if defer or intake.collects(run, submission) else None
+    return deferral.defer(run, submission) if defer or deferral.collects(run, submission) else None
 
 
 def _asking_for(requests: Sequence[Request]) -> str:
@@ -171,7 +171,7 @@ def _from_file(path: Path) -> list[Request]:
 
 
 def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool) -> None:
-    from fedforget.requests.targets import preview  # noqa: PLC0415
+    from fedforget.session.preview import preview  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, settled=False) as opened:
@@ -248,9 +248,9 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Take back a request that waits."""
-    from fedforget.requests import intake  # noqa: PLC0415
+    from fedforget.session import deferral  # noqa: PLC0415
 
-    receipt = intake.cancel(run, request, basis)
+    receipt = deferral.cancel(run, request, basis)
     emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
 
 
@@ -262,11 +262,11 @@ def policy(
     as_json: JsonOption = False,
 ) -> None:
     """When requests are met: each at once, or collected in a window and met together."""
-    from fedforget.requests import intake  # noqa: PLC0415
+    from fedforget.session import deferral  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     if name is not None:
-        intake.set_policy(run, Policy.of_days(name, window))
+        deferral.set_policy(run, Policy.of_days(name, window))
     elif window is not None:
         raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
     with run_directory.reading(run, settled=False) as opened:
@@ -317,12 +317,12 @@ def forget_record(
     as_json: JsonOption = False,
 ) -> None:
     """Destroy the key of the record: it can't be found out afterwards which request was about whom."""
-    from fedforget.requests import intake  # noqa: PLC0415
+    from fedforget.session import deferral  # noqa: PLC0415
 
     if not yes:
         raise InvalidInput(
             "asking again for what is gone will no longer find its receipt, and there is no way back",
             hint="add --yes if that is what you want",
         )
-    intake.forget_record(run)
+    deferral.forget_record(run)
     emit({"record_forgotten": True}, as_json, lambda: "the record's key is destroyed")

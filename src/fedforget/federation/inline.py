@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 from fedforget.algorithm.client import Client
 from fedforget.algorithm.draws import PrfPriorities, Priorities
@@ -17,12 +17,14 @@ from fedforget.algorithm.ports import (
     JoinReply,
     LocalLearner,
     LocalRound,
+    Newcomer,
     Presence,
     RemoveOrder,
     Trained,
     TrainReply,
     TrainTask,
 )
+from fedforget.algorithm.seeds import Seed
 from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation import shortage
 
@@ -110,6 +112,15 @@ class InlineFederation:
                 self._clients.pop(order.client, None)
             elif order.client in self._clients:
                 self._clients[order.client].remove(order.samples)
+
+    def join(self, newcomers: Sequence[Newcomer]) -> None:
+        self.memory.join(newcomers)
+        for new in newcomers:
+            self._clients.pop(new.client, None)
+
+    def reseed(self, seeds: Mapping[Id, Seed]) -> None:
+        self.memory.reseed(seeds)
+        self._clients.clear()
 
     def rewind(self, rounds_done: int) -> None:
         last_step = rounds_done * self._plan.local_steps

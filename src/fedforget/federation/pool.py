@@ -17,7 +17,15 @@ from dataclasses import dataclass, field, replace
 from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import ClientMemory, LocalLearner, LocalRound, PausableLearner, RemoveOrder, Trained
+from fedforget.algorithm.ports import (
+    ClientMemory,
+    LocalLearner,
+    LocalRound,
+    Newcomer,
+    PausableLearner,
+    RemoveOrder,
+    Trained,
+)
 from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation import shortage
 from fedforget.federation.inline import InlineFederation
@@ -89,6 +97,10 @@ class PoolFederation(InlineFederation):
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         self.close()  # what was laid out for them holds what is now gone
         super().remove(orders)
+
+    def join(self, newcomers: Sequence[Newcomer]) -> None:
+        self.close()  # what was laid out for them lacks what is there now
+        super().join(newcomers)
 
     def worker_processes(self) -> list[int]:
         return [desk.worker.process_id for desk in self._desks if desk.worker.process_id is not None]

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import LONGEST
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
-from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
-from fedforget.requests.lifecycle import GUARANTEE_PATH, Basis, Intent, Stage
+from fedforget.requests.lifecycle import GUARANTEE_PATH, BatchFacts, Intent, Outcome, Stage
 from fedforget.requests.pseudonyms import Pseudonyms
-from fedforget.store.environments import Environments
-from fedforget.store.metrics import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What stands after a batch: everything that a receipt says about it."""
+class DerivedTable(Protocol):
+    """A table of the record that derives from rounds."""
 
-    rounds_done: int
-    model_digest: str | None
-    state_digest: str
-    plan_digest: str
-    commitments: str  # a digest of all of them
-    version: str
-    mixed_environments: bool
+    def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:
+        """Drop what derives from later rounds or from clients that leave. Called inside a transaction."""
 
 
 class Batches:
@@ -39,67 +30,44 @@ class Batches:
         database: Database,
         chain: EventChain,
         pseudonyms: Pseudonyms,
-        metrics: Metrics,
-        environments: Environments,
-        book: RequestBook,
+        derived: Sequence[DerivedTable],
     ) -> None:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
-        self._metrics = metrics
-        self._environments = environments
-        self._book = book
+        self._derived = derived
 
-    def begin(self, intent: Intent, **decided: Any) -> None:
-        """Commit the intent of a batch: from here on it is finished, whatever happens."""
-        with self.database.transaction():
-            self.enter(intent, **decided)
-
-    def enter(
-        self,
-        intent: Intent,
-        *,
-        guarantee: str,
-        recomputed_steps: int,
-        alone: Sequence[int] = (),
-        before: str = "",
-        added: Mapping[str, Any] | None = None,
-    ) -> None:
-        """``alone``: the steps that each request would have recomputed by itself; ``before``: the state's digest;
-        ``added``: what is to be told of newcomers.
-        """
+    def enter(self, intent: Intent, facts: BatchFacts) -> None:
+        """Commit the intent of a batch: from here on it is finished, whatever happens. Call inside a transaction."""
         body = intent.encode()
         if len(body) > LONGEST:
             raise InvalidInput(f"{len(intent.ids)} requests are too many at once", hint="give them in several batches")
         self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, body))
-        if intent.is_anew:
+        if intent.only_recomputes:
             self.chain.append("begun anew", {"batch": intent.batch_id, "rounds": intent.decision.goal})
-        if intent.joining:
-            self.chain.append("added", {"batch": intent.batch_id, **(added or {})})
-            self._book.taint_unless_exogenous((added or {}).get("basis", Basis.UNKNOWN))
-        before_mac = self._pseudonyms.mac("state", before.encode()).hex()
+        if intent.decision.joining:
+            self.chain.append("added", {"batch": intent.batch_id, **facts.added})
+        before_mac = self._pseudonyms.mac("state", facts.state_before.encode()).hex()
         for place, identifier in enumerate(intent.ids):
             step = intent.decision.first_changed_steps[place]
             self.database.run(
                 "UPDATE requests SET batch_id = ?, place = ?, first_changed_step = ?, recomputed_steps = ?, "
                 "steps_alone = ?, guarantee = ? WHERE id = ?",
-                (intent.batch_id, place, step, recomputed_steps, alone[place] if alone else None, guarantee,
+                (intent.batch_id, place, step, facts.recomputed_steps, facts.steps_alone[place], facts.guarantee,
                  identifier),
             )  # fmt: skip
             self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,))
-            steps = {"first_changed_step": step, "recomputed_steps": recomputed_steps}
             self.chain.append(
                 "begun",
                 {
                     "request": identifier,
                     "batch": intent.batch_id,
-                    "guarantee": guarantee,
+                    "guarantee": facts.guarantee,
                     "before": before_mac,
-                    **steps,
+                    "first_changed_step": step,
+                    "recomputed_steps": facts.recomputed_steps,
                 },
             )
-            if guarantee == GUARANTEE_PATH:
-                self._book.taint_unless_exogenous(self._book.basis_of(identifier))
 
     def pending(self) -> list[Intent]:
         """Batches that were begun and are not yet purged."""
@@ -131,14 +99,14 @@ class Batches:
                     "INSERT OR IGNORE INTO erased VALUES (?, ?, ?, 0)",
                     (self._pseudonyms.of(target), number, identifier),
                 )
-            back = (Request(new.client, sample) for new in intent.joining for sample, _ in new.samples)
+            back = (Request(new.client, sample) for new in intent.decision.joining for sample, _ in new.samples)
             for target in back:
                 self.database.run("UPDATE erased SET returned = 1 WHERE pseudonym = ?", (self._pseudonyms.of(target),))
-            self._metrics.rewind(rounds_left, leaving)
-            self._environments.rewind(rounds_left)
+            for table in self._derived:
+                table.rewind(rounds_left, leaving)
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
             self.database.run("UPDATE requests SET state_digest = NULL")  # those states held what is gone now
-            if intent.reseed is not None:
+            if intent.decision.new_seeds is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
                 self.chain.append("reseeded", {"seed_origin": "system"})
             self._advance(intent, Stage.REMOVED)
@@ -150,7 +118,7 @@ class Batches:
     def completed(self, intent: Intent, outcome: Outcome) -> None:
         """The receipt is final: which state stands now, in the clear while it is current and as a MAC for ever.
 
-        A state that a request which looked has had a part in has no law to promise, whoever else is met by it.
+        One draw-informed request lowers the whole batch to `path`.
         """
         model_mac = self._pseudonyms.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
@@ -159,7 +127,8 @@ class Batches:
                 "WHERE batch_id = ?",
                 (outcome.rounds_done, outcome.model_digest, model_mac, outcome.state_digest, intent.batch_id),
             )
-            lowered = {"guarantee": GUARANTEE_PATH} if self._book.tainted else {}
+            tainted = bool(self.database.rows("SELECT value FROM record WHERE key = 'tainted'")[0][0])
+            lowered = {"guarantee": GUARANTEE_PATH} if tainted else {}
             if lowered:
                 self.database.run(
                     "UPDATE requests SET guarantee = ? WHERE batch_id = ?", (GUARANTEE_PATH, intent.batch_id)
@@ -173,7 +142,7 @@ class Batches:
                     "plan": outcome.plan_digest,
                     "commitments": outcome.commitments,
                     "version": outcome.version,
-                    "tainted": self._book.tainted,
+                    "tainted": tainted,
                     "mixed_environments": outcome.mixed_environments,
                     **lowered,
                 },
@@ -181,10 +150,9 @@ class Batches:
 
     def purged(self, intent: Intent) -> None:
         """Nothing is left of what was asked to go. The ids of the request go last, before the word is given."""
-        nothing = replace(intent.decision, requests=(), first_changed_steps=(), leaving=())
-        emptied = replace(intent, decision=nothing, reseed=None, joining=())
+        emptied = intent.without_ids().encode()
         with self.database.transaction():
-            self.database.run("UPDATE intents SET body = ? WHERE batch_id = ?", (emptied.encode(), intent.batch_id))
+            self.database.run("UPDATE intents SET body = ? WHERE batch_id = ?", (emptied, intent.batch_id))
         self.database.rebuild()
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)

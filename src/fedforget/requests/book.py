@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
@@ -43,7 +44,7 @@ class RequestBook:
     def id_of(self, target: Request) -> str | None:
         """The request under which a target last went, by itself or with its client; None if it did not.
 
-        What went by itself and never came back did not go with its client later.
+        A sample erased individually keeps that request's id.
         """
         rows = self.database.rows(
             "SELECT request FROM erased WHERE pseudonym IN (?1, ?2) "
@@ -52,7 +53,7 @@ class RequestBook:
         )
         return str(rows[0][0]) if rows else None
 
-    def went_under(self, identifier: str, target: Request) -> bool:
+    def was_erased_by(self, identifier: str, target: Request) -> bool:
         """Whether the request is, or was, for exactly this."""
         if self.waiting().get(identifier) == target:
             return True
@@ -147,34 +148,27 @@ class RequestBook:
 
     # Taking in
 
-    def receive(
-        self,
-        submission: Submission,
-        known: Mapping[Request, str],
-        and_begin: Callable[[], None] | None = None,
-        *,
-        told: bool = False,
-    ) -> list[str]:
-        """Accept requests, except those that are known under another id, ``and_begin`` with them at once.
+    def transaction(self) -> AbstractContextManager[None]:
+        return self.database.transaction()
 
-        One transaction: from here on they are met, whatever happens. Returns the ids in the order of the submission.
-        ``told``: a caller was told the ids of the submission, so they are remembered as well.
+    def flush(self) -> None:
+        """Fold the write-ahead log into the file: no acknowledged request may depend on a log that a crash leaves."""
+        self.database.fold()
+
+    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
+        """Accept requests, except those that are known under another id. Call inside a transaction.
+
+        Returns the ids in the order of the submission. ``record_alias``: the caller was told the submission's own ids.
         """
-        if known.keys() == set(submission.requests) and submission.key is None and and_begin is None and not told:
-            return [known[request] for request in submission.requests]  # nothing is new
-        with self.database.transaction():
-            ids = []
-            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
-                ids.append(known.get(request, identifier))
-                if request in known:
-                    if told:
-                        self._alias(identifier, known[request])
-                    continue
+        ids = []
+        for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
+            ids.append(known.get(request, identifier))
+            if request not in known:
                 self._enter(submission, place, identifier, request, Stage.ACCEPTED)
                 self.database.run("INSERT INTO waiting VALUES (?, ?, ?)", (identifier, request.client, request.sample))
-            self._remember_key(submission, ids)
-            if and_begin is not None:
-                and_begin()
+            elif record_alias:
+                self._alias(identifier, known[request])
+        self._remember_key(submission, ids)
         return ids
 
     def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:

@@ -13,7 +13,8 @@ from enum import StrEnum
 from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request
-from fedforget.algorithm.ids import Id, canonical_id
+from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.column_checks import check, is_blob, is_digest, is_id, is_name, is_one_of, is_text, is_whole
 from fedforget.disk.parsing import parse_object
@@ -240,39 +241,49 @@ def _names(raw: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Newcomer:
-    """Samples that join, with the digests of their content; the seed is None for a client that is there already."""
+class BatchFacts:
+    """What a receipt will say about a batch, known when the batch is begun."""
 
-    client: Id
-    seed: Seed | None
-    samples: tuple[tuple[Id, bytes], ...]
+    guarantee: str = ""
+    recomputed_steps: int = 0
+    steps_alone: tuple[int, ...] = ()  # what carrying each request out by itself would have recomputed
+    state_before: str = ""  # the digest of the state before the batch
+    added: Mapping[str, Any] = field(default_factory=dict)  # for the events: how many clients and samples join
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What stands after a batch: everything that a receipt says about it."""
+
+    rounds_done: int
+    model_digest: str | None
+    state_digest: str
+    plan_digest: str
+    commitments: str  # a digest of all of them
+    version: str
+    mixed_environments: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """Everything that finishing a batch after a crash needs."""
+    """A batch of requests that are carried out together: everything that finishing it after a crash needs."""
 
-    batch_id: str
     ids: tuple[str, ...]
     decision: Decision
-    reseed: str | None = None  # the root of the new seeds, in hexadecimal
-    joining: tuple[Newcomer, ...] = ()
-
-    @classmethod
-    def new(
-        cls,
-        ids: tuple[str, ...],
-        decision: Decision,
-        *,
-        reseed: str | None = None,
-        joining: tuple[Newcomer, ...] = (),
-    ) -> Intent:
-        return cls("b-" + secrets.token_hex(8), ids, decision, reseed, joining)
 
     @property
-    def is_anew(self) -> bool:
-        """Whether nothing goes or comes: all rounds are only computed again."""
-        return not self.ids and not self.joining and self.reseed is None
+    def batch_id(self) -> str:
+        return self.decision.batch_id
+
+    @property
+    def only_recomputes(self) -> bool:
+        """Whether nothing is removed or joins: all rounds are only computed again."""
+        return not self.ids and not self.decision.joining and self.decision.new_seeds is None
+
+    def without_ids(self) -> Intent:
+        """What is left of it while the run is purged: no id of a client or sample, no seed."""
+        nothing = replace(self.decision, requests=(), first_changed_steps=(), leaving=(), joining=(), new_seeds=None)
+        return replace(self, decision=nothing)
 
     def encode(self) -> str:
         decision = self.decision
@@ -284,14 +295,14 @@ class Intent:
                 "leaving": decision.leaving,
                 "goal": decision.goal,
                 "rewind_to": decision.rewind_to,
-                "reseed": self.reseed,
+                "reseed": None if decision.new_seeds is None else decision.new_seeds.hex(),
                 "joining": [
                     [
                         new.client,
                         None if new.seed is None else [new.seed.value.hex(), new.seed.nonce.hex()],
                         [[sample, content.hex()] for sample, content in new.samples],
                     ]
-                    for new in self.joining
+                    for new in decision.joining
                 ],
             }
         )
@@ -299,15 +310,6 @@ class Intent:
     @classmethod
     def decode(cls, batch_id: str, body: str) -> Intent:
         raw = parse_object(body)
-        decision = Decision(
-            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
-            first_changed_steps=tuple(None if step is None else _count(step) for step in raw["first_changed_steps"]),
-            leaving=tuple(map(canonical_id, raw["leaving"])),
-            goal=_count(raw["goal"]),
-            rewind_to=_count(raw["rewind_to"]),
-        )
-        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
-            raise ValueError("its requests, steps and ids are not as many")
         joining = tuple(
             Newcomer(
                 canonical_id(client),
@@ -316,8 +318,23 @@ class Intent:
             )
             for client, seed, samples in raw.get("joining", ())
         )
-        reseed = None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]).hex()
-        return cls(batch_id, tuple(map(str, raw["ids"])), decision, reseed, joining)
+        decision = Decision(
+            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
+            first_changed_steps=tuple(None if step is None else _count(step) for step in raw["first_changed_steps"]),
+            leaving=tuple(map(canonical_id, raw["leaving"])),
+            goal=_count(raw["goal"]),
+            rewind_to=_count(raw["rewind_to"]),
+            joining=joining,
+            new_seeds=None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]),
+            batch_id=batch_id,
+        )
+        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
+            raise ValueError("its requests, steps and ids are not as many")
+        return cls(tuple(map(str, raw["ids"])), decision)
+
+
+def new_batch_id() -> str:
+    return "b-" + secrets.token_hex(8)
 
 
 def one_month_after(moment: datetime) -> datetime:

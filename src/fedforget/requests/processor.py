@@ -1,321 +1,285 @@
-"""How requests on an open run are met: begun with, by one recomputation for all, purged. ``intake`` takes them in.
+"""Carrying requests out: choose what goes into a batch, forget it, and let requests that arrive meanwhile join.
 
-The intent of a batch is committed to the record first. Everything else is applied from it, and may be repeated: any
-crash is finished by the next command. Whatever is handed in while a recomputation is under way joins it.
+Everything that changes the state is done by ``algorithm.forget`` and ``algorithm.join``. The processor adds three
+rules: a request is carried out together with every pending request that it covers; a request that arrives while rounds
+are recomputed joins that recomputation; and the batches of one recomputation get their receipts together, at its end.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from fedforget.algorithm.forget import Decision, Request, apply, decide
-from fedforget.algorithm.ids import Id, id_block
-from fedforget.algorithm.join import first_change
-from fedforget.algorithm.seeds import SeedSource
-from fedforget.errors import InvalidInput, UnknownTarget, shown
-from fedforget.requests.batches import Outcome
+from fedforget.algorithm.forget import Decision, Request, decide, forget, remove
+from fedforget.algorithm.join import join
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.ports import Newcomer, State
 from fedforget.requests.intake import Intake
-from fedforget.requests.lifecycle import Basis, Intent, Newcomer, Stage, Submission, guarantee_of
-from fedforget.session.engine import Engine, OnRound
-from fedforget.session.learner_check import OtherEnvironment, require_learner
-from fedforget.store.commitments import commitments_digest
-from fedforget.store.run_directory import OpenRun
-from fedforget.store.state_digest import state_digest
-from fedforget.training.environment import is_mixed, numeric_environment
+from fedforget.requests.lifecycle import (
+    GUARANTEE_PATH,
+    Basis,
+    BatchFacts,
+    Intent,
+    Stage,
+    Submission,
+    guarantee_of,
+    new_batch_id,
+)
+from fedforget.requests.ports import Batches, Book, Inbox, Work
 
 
 @dataclass(slots=True)
-class Erasure:
-    """Meets requests on a run that this process has opened to write."""
+class Processor:
+    """Carries requests out on a run that this process has opened to write."""
 
-    engine: Engine
-    run: OpenRun
-    on_round: OnRound | None = None
-    eval_every: int | None = None
-    other_environment: OtherEnvironment = OtherEnvironment.REFUSE
-    _data_checked: bool = False
-    _learner_checked: bool = False
-    _begun_anew: bool = False
-
-    # Taking in
+    server: Server
+    intake: Intake
+    batches: Batches
+    work: Work
+    recompute_all: bool = False  # compute every round again, whatever the requests need
+    recomputed_all: bool = False
 
     @property
-    def intake(self) -> Intake:
-        return Intake(self.run)
+    def book(self) -> Book:
+        return self.intake.book
+
+    @property
+    def inbox(self) -> Inbox:
+        return self.intake.inbox
+
+    # Requests
 
     def submit(self, submission: Submission) -> list[str]:
-        """Accept requests, all or none, and begin with them. Returns their ids.
+        """Accept requests, all or none, and carry them out up to their receipts. Return their ids.
 
-        What is gone already keeps the id it has, and so does what waits.
+        A target that is erased already keeps the id of its request, and so does one that waits.
         """
-        book, batches = self.run.record.book, self.run.record.batches
-        ids = book.ids_of_key(submission)
+        ids = self.book.ids_of_key(submission)
         if ids is not None:
             self.intake.ask_again(submission, ids)
-            self.begin(self._waiting(ids))
+            self.forget(self._waiting(ids))
             return ids
-        self.remove_begun()  # a recomputation that was interrupted absorbs the new requests
+        self.apply_begun()
         known = self.intake.known(submission.requests)
-        book.ask_again(submission, known.values())
-        again = self._waiting(known.values())  # asked for once more, and at once
+        self.book.ask_again(submission, known.values())
         fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
-        wanted = {**again, **fresh}
-        new_seed = submission.new_seed and bool(wanted or not self._has_new_seeds_coming())
-        if not wanted and not new_seed:
-            return book.receive(submission, known)
-        bases = dict.fromkeys(fresh, submission.basis)
-        intent, decided = self._decide(wanted, {**book.waiting(), **fresh}, bases, new_seed)
-        return book.receive(submission, known, partial(batches.enter, intent, **decided))
+        wanted = {**self._waiting(known.values()), **fresh}
+        new_seeds = submission.new_seed and bool(wanted or not self._new_seeds_are_pending())
+        if wanted or new_seeds:
+            self.forget(wanted, submission, known, new_seeds=new_seeds)
+        elif submission.key is not None:
+            with self.book.transaction():
+                self.book.receive(submission, known)
+        return [known.get(r, i) for i, r in zip(submission.ids, submission.requests, strict=True)]
 
-    def _waiting(self, ids: Iterable[str]) -> dict[str, Request]:
-        """Those of the requests that wait."""
-        waiting = self.run.record.book.waiting()
-        return {identifier: waiting[identifier] for identifier in ids if identifier in waiting}
-
-    def _has_new_seeds_coming(self) -> bool:
-        """Whether they were asked for and the process was interrupted: asking again is asking once."""
-        return any(intent.reseed is not None for intent in self.run.record.batches.pending())
-
-    def take_in(self, *, join: bool) -> None:
-        """Accept what was handed in while a process worked on the run; ``join``: begin with it at once."""
-        if self.run.inbox:
-            self.remove_begun()
-        for ids in self.intake.take_in():
-            if join:
-                self.begin(self._waiting(ids))
-                self.remove_begun()
-
-    # Beginning
-
-    def begin(self, wanted: Mapping[str, Request]) -> None:
-        """Begin with requests that wait."""
-        if wanted:
-            intent, decided = self._decide(wanted, self.run.record.book.waiting(), {}, new_seed=False)
-            self.run.record.batches.begin(intent, **decided)
-
-    def _decide(
+    def forget(
         self,
         wanted: Mapping[str, Request],
-        waiting: Mapping[str, Request],
-        bases: Mapping[str, str],
-        new_seed: bool,
-    ) -> tuple[Intent, dict[str, Any]]:
-        """What meeting these requests means. Others that wait for what goes with them are met too.
+        submission: Submission | None = None,
+        known: Mapping[Request, str] | None = None,
+        *,
+        new_seeds: bool = False,
+        then: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Carry requests out with every pending one that they cover. Begins with them, and learns.
 
-        ``bases`` are of those that the record doesn't know yet.
+        The requests of a ``submission`` are entered into the book together with the batch. ``then`` is called as soon
+        as the batch is durable.
         """
-        run, plan = self.run, self.engine.plan
-        with self.engine.server(run) as server:
-            decision = decide(server, list(dict.fromkeys(wanted.values())))
-            covered = {i: r for i, r in waiting.items() if r in decision.requests or r.client in decision.leaving}
-            met = {**covered, **wanted}
-            if len(met) > len(decision.requests):
-                decision = decide(server, list(met.values()))
-        looked = {bases.get(i) or run.record.book.basis_of(i) for i in met} - {Basis.EXOGENOUS}
-        basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
-        goal = max([decision.goal, *(intent.decision.goal for intent in run.record.batches.pending())])
-        alone = [0 if step is None else (goal - plan.round_of(step) + 1) for step in decision.first_changed_steps]
-        decision = replace(decision, goal=goal)
-        if new_seed:  # changes every draw
-            first = (1 if goal else None,) * len(decision.requests)
-            decision = replace(decision, rewind_to=0, first_changed_steps=first)
-        anew = self.other_environment is OtherEnvironment.RECOMPUTE and goal > 0
-        if anew:
-            decision = replace(decision, rewind_to=0)
-        if decision.rewind_to < goal:  # without a recomputation neither data nor models are read
-            self._check_data(decision.requests)
-            self._check_learner(decision.rewind_to, decision.requests)
-            run.server.load(run.server.kept_at_or_before(decision.rewind_to))
-        changed = decision.first_changed_step or new_seed or anew
-        spared = set(run.server.roster) <= set(decision.leaving) or not changed
-        intent = Intent.new(tuple(met), decision, reseed=secrets.token_hex(32) if new_seed else None)
-        return intent, {
-            "guarantee": guarantee_of(run.server.seed_origin, run.record.book.tainted, basis, new_seed),
-            "recomputed_steps": 0 if spared else (goal - decision.rewind_to) * plan.local_steps,
-            "alone": [rounds * plan.local_steps for rounds in alone],
-            "before": state_digest(run),
-        }
+        if not wanted and not new_seeds:
+            then()
+            return
+        self.apply_begun()
+        fresh = {} if submission is None else {i: r for i, r in wanted.items() if i in submission.ids}
+        together = {**self._covered_by(wanted, {**self.book.waiting(), **fresh}), **wanted}
+
+        def enter() -> None:
+            if submission is not None:
+                self.book.receive(submission, known or {})
+
+        journal = _BatchJournal(self, tuple(together), enter, then, new_seeds=new_seeds)
+        with self.work.learning(self.goal()) as on_round:
+            forget(self.server, list(together.values()), journal, self._until_arrival(on_round))
+
+    def _covered_by(self, wanted: Mapping[str, Request], waiting: Mapping[str, Request]) -> dict[str, Request]:
+        """Pending requests whose targets go together with those that are wanted."""
+        decision = decide(self.server, list(dict.fromkeys(wanted.values())))
+        return {i: r for i, r in waiting.items() if r in decision.requests or r.client in decision.leaving}
+
+    def add(self, newcomers: Sequence[Newcomer], added: Mapping[str, Any]) -> None:
+        """Let samples and clients in."""
+        if newcomers:
+            journal = _BatchJournal(self, (), added=added)
+            with self.work.learning(self.goal()) as on_round:
+                join(self.server, newcomers, journal, self._until_arrival(on_round))
+
+    def accept_inbox(self) -> None:
+        """Accept what was handed in while another process was at work; it waits."""
+        if self.inbox:
+            self.apply_begun()
+            self.intake.clear([place for place, _ in self.intake.accept_inbox()])
 
     # Finishing
 
-    def remove_begun(self) -> None:
-        """Take the data of every batch that was begun out (or in) and rewind. Idempotent."""
-        run, batches = self.run, self.run.record.batches
-        begun = [intent for intent in batches.pending() if batches.stage(intent) == Stage.ACCEPTED]
+    def apply_begun(self) -> None:
+        """Remove what a crash left in: every batch whose intent is durable is applied. Idempotent."""
+        begun = self._at_stage(Stage.ACCEPTED)
         for intent in begun:
-            if intent.decision.rewind_to < run.server.rounds_done:  # another process may have decided it
-                self._check_learner(intent.decision.rewind_to, intent.decision.requests)
-            run.server.begin_work(intent.batch_id)
-            with self.engine.server(run) as server:
-                apply(server, intent.decision)
-            self._join(intent.joining)
-            if intent.reseed is not None:
-                self._reseed(intent.reseed)
-            batches.removed(intent, run.server.rounds_done)
-        if begun and run.crashed:
-            run.require_whole()
+            if intent.decision.rewind_to < self.server.memory.rounds_done:  # another process may have decided it
+                self.work.check_learner(intent.decision.rewind_to, intent.decision.requests)
+            remove(self.server, intent.decision, _BatchJournal(self, intent.ids))
+        if begun:
+            self.work.applied()
 
-    def settle(self) -> None:
-        """Finish every batch, one recomputation for all: also what a crash interrupted."""
-        run, record = self.run, self.run.record
-        self._begin_anew_once()
-        self.remove_begun()
-        while (goal := self._goal()) is not None:
-            if len(run.server.roster) and run.server.rounds_done < goal:
-                self._check_data()
-                self._check_learner(run.server.rounds_done)
-                self.engine.learn(run, goal, self.on_round, self.eval_every, stop=lambda: bool(run.inbox))
-                record.trained(run.server.rounds_done, numeric_environment())
-            if not run.inbox:
+    def finish(self) -> None:
+        """Finish every batch, by one recomputation: also what a crash interrupted, and what arrives meanwhile."""
+        self._recompute_all_once()
+        self.apply_begun()
+        while (goal := self._goal_of_unfinished()) is not None:
+            if len(self.server.memory.roster) and self.server.memory.rounds_done < goal:
+                self.learn(goal, stop_on_arrival=True)
+            if not self.inbox:
                 break
-            self.take_in(join=True)
-            self.remove_begun()
-        self._finish(record.batches.pending())
+            self._let_arrivals_join()
+        self._complete(self.batches.pending())
 
-    def _finish(self, intents: Sequence[Intent]) -> None:
-        """What is recomputed gets its receipt; nothing of what is gone is left."""
-        run, batches = self.run, self.run.record.batches
+    def learn(self, goal: int, *, stop_on_arrival: bool = False) -> None:
+        """Learn up to a round."""
+        self.work.check_data()
+        self.work.check_learner(self.server.memory.rounds_done)
+        self.work.begin_rounds()
+        with self.work.learning(goal) as on_round:
+            learn(self.server, goal, self._until_arrival(on_round) if stop_on_arrival else on_round)
+
+    def _let_arrivals_join(self) -> None:
+        """Forget what was handed in meanwhile together with the batches that are under way."""
+        accepted = self.intake.accept_inbox()
+        arrived = self._waiting(identifier for _, ids in accepted for identifier in ids)
+        self.forget(arrived, then=lambda: self.intake.clear([place for place, _ in accepted]))
+
+    def _complete(self, intents: Sequence[Intent]) -> None:
+        """Give every batch its receipt, and leave nothing of what is gone."""
         if not intents:
             return
-        for intent in intents:
-            if batches.stage(intent) == Stage.REMOVED:
-                batches.recomputed(intent)
-        recomputed = [intent for intent in intents if batches.stage(intent) == Stage.RECOMPUTED]
+        for intent in self._at_stage(Stage.REMOVED):
+            self.batches.recomputed(intent)
+        recomputed = self._at_stage(Stage.RECOMPUTED)
         if recomputed:
-            self.engine.measure(run, self.eval_every)
-            outcome = self._outcome()
+            outcome = self.work.outcome()
             for intent in recomputed:
-                batches.completed(intent, outcome)
-        run.server.end_work()
-        run.purge_function()
+                self.batches.completed(intent, outcome)
+        self.work.purge()
         for intent in intents:
-            batches.purged(intent)
+            self.batches.purged(intent)
 
-    def _check_data(self, leaving: Iterable[Request] = ()) -> None:
-        """Once is enough: no other process changes what this one trains on."""
-        if not self._data_checked:
-            self.engine.check_data(self.run, leaving)
-            self._data_checked = True
-
-    def _check_learner(self, rounds: int, requests: Sequence[Request] = ()) -> None:
-        """That this learner trained the rounds that stay. Once is enough, as with the data."""
-        run = self.run
-        if not self._learner_checked:
-            stays = min(run.server.kept_at_or_before(rounds), run.server.rounds_done)
-            require_learner(self.engine, run, stays, requests, self.other_environment)
-            self._learner_checked = True
-
-    def _begin_anew_once(self) -> None:
-        """Compute all rounds again in this environment, if that is asked for and no request does it anyway."""
-        if self.other_environment is not OtherEnvironment.RECOMPUTE or self._begun_anew:
+    def _recompute_all_once(self) -> None:
+        """Compute all rounds again, if that is asked for and no pending batch does it anyway."""
+        if not self.recompute_all or self.recomputed_all:
             return
-        self._begun_anew = True
-        record, pending = self.run.record, self.run.record.batches.pending()
-        goal = max([self.run.server.rounds_done, *(intent.decision.goal for intent in pending)])
-        begun = [intent for intent in pending if record.batches.stage(intent) == Stage.ACCEPTED]
-        if goal and all(intent.decision.rewind_to for intent in begun):
+        self.recomputed_all = True
+        begun = self._at_stage(Stage.ACCEPTED)
+        if self.goal() and all(intent.decision.rewind_to for intent in begun):
             leaving = [request for intent in begun for request in intent.decision.requests]
-            self._check_data(leaving)
-            self._check_learner(0, leaving)
-            record.batches.begin(Intent.new((), Decision((), (), (), goal, 0)), guarantee="", recomputed_steps=0)
+            self.work.check_data(leaving)
+            self.work.check_learner(0, leaving)
+            self.apply_begun()
+            with self.work.learning(self.goal()) as on_round:
+                forget(self.server, (), _BatchJournal(self, ()), self._until_arrival(on_round))
 
-    def learn(self, goal: int) -> None:
-        """Go on to a round, where nothing waits to be finished."""
-        self._check_data()
-        self._check_learner(self.run.server.rounds_done)
-        self.engine.learn(self.run, goal, self.on_round, self.eval_every)
-        self.run.record.trained(self.run.server.rounds_done, numeric_environment())
+    # What is pending
 
-    def _goal(self) -> int | None:
-        """The round to learn to; None if nothing waits to be recomputed."""
-        record = self.run.record
-        goals = [
-            intent.decision.goal
-            for intent in record.batches.pending()
-            if record.batches.stage(intent) in (Stage.ACCEPTED, Stage.REMOVED)
-        ]
-        return max(goals, default=None)
+    def _waiting(self, ids: Iterable[str]) -> dict[str, Request]:
+        """Those of the requests that wait."""
+        waiting = self.book.waiting()
+        return {identifier: waiting[identifier] for identifier in ids if identifier in waiting}
 
-    def _outcome(self) -> Outcome:
-        from fedforget import __version__  # noqa: PLC0415 (it imports us)
+    def _at_stage(self, stage: Stage) -> list[Intent]:
+        return [intent for intent in self.batches.pending() if self.batches.stage(intent) == stage]
 
-        run = self.run
-        return Outcome(
-            rounds_done=run.server.rounds_done,
-            model_digest=run.server.model_digest() if len(run.server.roster) else None,
-            state_digest=state_digest(run),
-            plan_digest=run.file.digest,
-            commitments=commitments_digest(run),
-            version=__version__,
-            mixed_environments=is_mixed(run.record.environments.of_rounds(run.server.rounds_done)),
+    def _new_seeds_are_pending(self) -> bool:
+        return any(intent.decision.new_seeds is not None for intent in self.batches.pending())
+
+    def goal(self) -> int:
+        """The round to learn to if a batch begins now: at least that of every unfinished batch."""
+        return max([self.server.memory.rounds_done, *(each.decision.goal for each in self.batches.pending())])
+
+    def _goal_of_unfinished(self) -> int | None:
+        unfinished = [*self._at_stage(Stage.ACCEPTED), *self._at_stage(Stage.REMOVED)]
+        return max((intent.decision.goal for intent in unfinished), default=None)
+
+    def _until_arrival(self, on_round: Callable[[int, State], object]) -> Callable[[int, State], bool]:
+        """Stop learning after a round if requests were handed in during it: they join."""
+        return lambda round_, state: bool(on_round(round_, state)) or bool(self.inbox)
+
+
+@dataclass(slots=True)
+class _BatchJournal:
+    """The ``Journal`` of one batch: its intent in the record."""
+
+    processor: Processor
+    ids: tuple[str, ...]
+    enter: Callable[[], None] = lambda: None
+    then: Callable[[], None] = lambda: None
+    new_seeds: bool = False
+    added: Mapping[str, Any] = field(default_factory=dict)
+
+    def begin(self, decision: Decision) -> Decision:
+        processor, work = self.processor, self.processor.work
+        named = self._as_carried_out(decision)
+        if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
+            work.check_data(named.requests)
+            work.check_learner(named.rewind_to, (*named.requests, *(Request(new.client) for new in named.joining)))
+            work.check_state(named.rewind_to)
+        book, batches = processor.book, processor.batches
+        with book.transaction():
+            self.enter()
+            facts = self._facts(decision, named)
+            batches.enter(Intent(self.ids, named), facts)
+            if self.added:
+                book.taint_unless_exogenous(self.added["basis"])
+            for identifier in self.ids if facts.guarantee == GUARANTEE_PATH else ():
+                book.taint_unless_exogenous(book.basis_of(identifier))
+        self.then()
+        return named
+
+    def _as_carried_out(self, decision: Decision) -> Decision:
+        """Up to the goal of every unfinished batch; from round 0 with new seeds, or if everything is recomputed."""
+        goal = self.processor.goal()
+        decision = replace(decision, goal=goal, batch_id=new_batch_id())
+        if self.new_seeds:  # changes every draw
+            first = (1 if goal else None,) * len(decision.requests)
+            root = secrets.token_bytes(32)
+            decision = replace(decision, rewind_to=0, first_changed_steps=first, new_seeds=root)
+        if self.processor.recompute_all and goal:
+            decision = replace(decision, rewind_to=0)
+            self.processor.recomputed_all = True
+        return decision
+
+    def _facts(self, decided: Decision, named: Decision) -> BatchFacts:
+        processor, plan = self.processor, self.processor.server.plan
+        if not self.ids and not self.new_seeds:
+            return BatchFacts(added=self.added)
+        book, goal = processor.book, named.goal
+        looked = {book.basis_of(identifier) for identifier in self.ids} - {Basis.EXOGENOUS}
+        basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
+        alone = [0 if step is None else goal - plan.round_of(step) + 1 for step in decided.first_changed_steps]
+        changed = named.rewind_to < goal or named.first_changed_step
+        nothing_left = set(processor.server.memory.roster) <= set(named.leaving)
+        return BatchFacts(
+            guarantee=guarantee_of(processor.work.seed_origin, book.tainted, basis, self.new_seeds),
+            recomputed_steps=0 if nothing_left or not changed else (goal - named.rewind_to) * plan.local_steps,
+            steps_alone=tuple(rounds * plan.local_steps for rounds in alone),
+            state_before=processor.work.state_digest(),
         )
 
-    def _reseed(self, root: str) -> None:
-        run, seeds = self.run, SeedSource(bytes.fromhex(root))
-        clients = {client: seeds.client(client) for client in run.server.roster}
-        server_seed = seeds.server()
-        file = replace(run.file, server_commitment=server_seed.commitment)
-        run.clients.reseed(clients)
-        run.replace_plan(file)
-        run.server.reseed(server_seed, {client: seed.commitment for client, seed in clients.items()}, file.digest)
+    def removed(self, decision: Decision) -> None:
+        processor = self.processor
+        memory = processor.server.memory
+        processor.batches.removed(Intent(self.ids, decision), memory.rounds_done)
+        if memory.rounds_done < decision.goal and len(memory.roster):
+            processor.work.begin_rounds()
 
-    # Joining
-
-    def add(
-        self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str = Basis.UNKNOWN
-    ) -> Intent | None:
-        """Bring in samples and clients of the data, as if they had been there from the beginning."""
-        joining = self._newcomers(targets, returning=returning, seeds=seeds)
-        if not joining:
-            return None
-        run, plan = self.run, self.engine.plan
-        with self.engine.server(run) as server:
-            step = first_change(server, {new.client: [sample for sample, _ in new.samples] for new in joining})
-        goal = run.server.rounds_done
-        decision = Decision((), (), (), goal, goal if step is None else plan.round_of(step) - 1)
-        if decision.rewind_to < goal:
-            self._check_data()
-            self._check_learner(decision.rewind_to, [Request(new.client) for new in joining])
-        intent = Intent.new((), decision, joining=joining)
-        added = {
-            "clients": sum(new.seed is not None for new in joining),
-            "samples": sum(len(new.samples) for new in joining),
-            "returning": returning,
-            "basis": basis,
-        }
-        run.record.batches.begin(intent, guarantee="", recomputed_steps=0, added=added)
-        return intent
-
-    def _newcomers(self, targets: Iterable[Request], *, returning: bool, seeds: SeedSource) -> tuple[Newcomer, ...]:
-        """What of the targets is not there yet; whole clients, or samples of them."""
-        run, data = self.run, self.engine.data
-        wanted: dict[Id, dict[Id, None]] = {}
-        for target in targets:
-            samples: Iterable[Id] = data[target.client].ids if target.client in data.roster else ()
-            if target.sample is not None and target.sample in samples:
-                samples = (target.sample,)
-            elif target.sample is not None or target.client not in data.roster:
-                raise UnknownTarget(f"the data have no {target}", hint="only what the run's data hold can be added")
-            wanted.setdefault(target.client, {}).update(dict.fromkeys(samples))
-        made = []
-        for client in sorted(wanted, key=id_block):
-            there = run.clients.samples(client) if client in run.server.roster else ()
-            new = [sample for sample in wanted[client] if sample not in there]
-            for sample in new:
-                if not returning and run.record.book.id_of(Request(client, sample)) is not None:
-                    raise InvalidInput(
-                        f"sample {shown(sample)} of client {shown(client)} was erased from {run.path}",
-                        hint="to bring it back, say so: --returning (returning=True in Python)",
-                    )
-            if new:
-                seed = None if there else seeds.client(client)
-                made.append(Newcomer(client, seed, tuple(data.contents(client, new))))
-        return tuple(made)
-
-    def _join(self, joining: Sequence[Newcomer]) -> None:
-        self.run.clients.join(joining)
-        self.run.server.join({new.client: new.seed.commitment for new in joining if new.seed is not None})
+    def recomputed(self, decision: Decision) -> None:
+        self.processor.batches.recomputed(Intent(self.ids, decision))

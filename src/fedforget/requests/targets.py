@@ -1,47 +1,64 @@
-"""What requests are about: which are new, what went before and under which receipt, and what they would cost."""
+"""What requests are about: which targets are present, and which receipt names which target."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.ids import Id
 from fedforget.errors import UnknownTarget, shown
-from fedforget.planner.costs import ForgettingCost, Loss, forgetting_cost
-from fedforget.store.run_directory import OpenRun
+from fedforget.requests.lifecycle import Receipt
 
 
-def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
-    """The a-priori cost of requests on an open run."""
-    pending = still_there(run, requests)
-    sizes, lost = run.clients.sizes(), dict[Id, int | None]()
-    for request in pending:
-        before = lost.get(request.client, 0)
-        lost[request.client] = None if request.sample is None or before is None else before + 1
-    plan = run.file.plan
-    return forgetting_cost(
-        [Loss(sizes[client], count) for client, count in lost.items()],
-        clients=len(run.server.roster),
-        clients_per_round=plan.clients_per_round,
-        batch_size=plan.batch_size,
-        local_steps=plan.local_steps,
-        rounds=run.server.rounds_done,
-    )
+class Membership(Protocol):
+    """Who takes part in a run, with which samples."""
+
+    @property
+    def path(self) -> Path: ...
+
+    def has(self, target: Request) -> bool:
+        """Whether a client, or a sample of a client, is in the run."""
 
 
-def still_there(run: OpenRun, wanted: Sequence[Request]) -> list[Request]:
-    """Which requests are new; the others must have been met already, or all are refused."""
-    samples_of = cache(run.clients.samples)
-    pending = []
+class Erasures(Protocol):
+    """What was erased, and by which request."""
+
+    def id_of(self, target: Request) -> str | None: ...
+
+    def was_erased_by(self, identifier: str, target: Request) -> bool: ...
+
+
+def present_targets(members: Membership, erased: Erasures, wanted: Sequence[Request]) -> list[Request]:
+    """Those of the requests whose target is present. Refuse all if one is neither present nor erased."""
+    present = []
     for request in wanted:
-        if request.client in run.server.roster and (
-            request.sample is None or request.sample in samples_of(request.client)
-        ):
-            pending.append(request)
-        elif run.record.book.id_of(request) is None:
-            where = "" if request.client not in run.server.roster else f" --client {shown(request.client)}"
+        if members.has(request):
+            present.append(request)
+        elif erased.id_of(request) is None:
+            where = f" --client {shown(request.client)}" if members.has(Request(request.client)) else ""
             raise UnknownTarget(
-                f"there is no {request} in {run.path}", hint=f"see `fedforget clients {run.path}{where}`"
+                f"there is no {request} in {members.path}", hint=f"see `fedforget clients {members.path}{where}`"
             )
-    return pending
+    return present
+
+
+def attach_targets(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
+    """Receipts with the ids that the caller asked for. The record keeps none."""
+    return [
+        replace(receipt, client=request.client, sample=request.sample)
+        for receipt, request in zip(receipts, requests, strict=True)
+    ]
+
+
+def attach_known_targets(erased: Erasures, receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
+    """The same, where a target may have been erased by a request for something else.
+
+    Then the receipt is that of the other request (its whole client's, say), and names no sample.
+    """
+    return [
+        replace(receipt, client=request.client, sample=request.sample if own else None)
+        for receipt, request in zip(receipts, requests, strict=True)
+        for own in (receipt.is_open or erased.was_erased_by(receipt.id, request),)
+    ]

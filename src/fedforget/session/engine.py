@@ -13,16 +13,15 @@ from fedforget.algorithm.aggregate import aggregator
 from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import Aggregator, ClientMemory, State
+from fedforget.algorithm.ports import Aggregator, ClientMemory
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, quoted
 from fedforget.federation.background import Beside
 from fedforget.federation.inline import InlineFederation
 from fedforget.federation.pool import PATIENCE, PoolFederation
 from fedforget.store.run_directory import OpenRun
-from fedforget.training.environment import numeric_environment
 from fedforget.training.evaluation import TestSet
 from fedforget.training.local_sgd import Loss, TorchLearner
 from fedforget.training.weights import PristineBuffers, parameter_names
@@ -102,29 +101,8 @@ class Engine:
             priorities = PrfPriorities(run.server.seed.value)
             yield Server(self.plan, priorities, run.server, federation, self.aggregator())
 
-    def learn(
-        self,
-        run: OpenRun,
-        goal: int,
-        on_round: OnRound | None,
-        measure_every: int | None,
-        stop: Callable[[], bool] = lambda: False,
-    ) -> None:
-        """Learn up to a round, or until there is a reason to stop; measure every so many rounds."""
-        run.record.environments.begin(run.server.rounds_done + 1, numeric_environment())
-        with self.server(run) as server, self._measuring(run, measure_every) as measure:
-
-            def after(round_: int, state: State) -> bool:
-                if on_round is not None:
-                    on_round(round_)
-                if measure is not None and measure_every and round_ % measure_every == 0 and round_ < goal:
-                    measure(round_, state.model)
-                return stop()
-
-            learn(server, goal, after)
-
     @contextlib.contextmanager
-    def _measuring(self, run: OpenRun, every: int | None) -> Iterator[Callable[[int, Any], None] | None]:
+    def measuring(self, run: OpenRun, every: int | None) -> Iterator[Callable[[int, Any], None] | None]:
         """Measure models as they come: here, or beside the training where there are processes for it."""
         if every is None or (tests := self._test_set()) is None:
             yield None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from fedforget.algorithm.forget import Request
+from fedforget.algorithm.learn import Server
 from fedforget.algorithm.witness import repeat_witness
 from fedforget.errors import EnvironmentDiffers, InvalidInput, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
@@ -46,7 +47,12 @@ def require_structure(file: PlanFile, now: Structure, run: object) -> None:
 
 
 def require_learner(
-    engine: Engine, run: OpenRun, rounds: int, requests: Sequence[Request], other: OtherEnvironment
+    engine: Engine,
+    run: OpenRun,
+    server: Server,
+    rounds: int,
+    requests: Sequence[Request],
+    other: OtherEnvironment,
 ) -> None:
     """Refuse to go on after ``rounds`` where another learner or environment computed them. Changes nothing else."""
     now, names = numeric_environment(), parts_of(engine.module, engine.loss)
@@ -60,8 +66,7 @@ def require_learner(
     def computed_here(round_: int) -> bool:
         return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
 
-    with engine.server(run) as server:
-        found = repeat_witness(server, rounds, requests, all_clients=bool(renamed), comparable=computed_here)
+    found = repeat_witness(server, rounds, requests, all_clients=bool(renamed), comparable=computed_here)
     if found is not None and found.agrees is None:
         raise RunDamaged(
             f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",

@@ -6,12 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
+from fedforget.algorithm.ports import WITNESS_BYTES, Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
-from fedforget.requests.lifecycle import Newcomer
 
 _LONGEST_CONTENT = 64
 
@@ -50,7 +49,7 @@ class ClientStore:
             "INSERT INTO samples VALUES (?, ?, ?, NULL)", ((client, sample, content) for sample, content in contents)
         )
 
-    def join(self, newcomers: Iterable[Newcomer]) -> None:
+    def join(self, newcomers: Sequence[Newcomer]) -> None:
         """New samples, of new clients or of those that are there. Idempotent."""
         with self.database.transaction():
             for new in newcomers:
@@ -78,6 +77,9 @@ class ClientStore:
     def samples(self, client: Id) -> IdSet:
         rows = self.database.rows("SELECT sample FROM samples WHERE client = ?", (client,))
         return IdSet(sample for (sample,) in rows)
+
+    def has(self, client: Id, sample: Id) -> bool:
+        return bool(self.database.rows("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)))
 
     def contents(self, client: Id) -> dict[Id, bytes]:
         """The digest of each sample's content."""

@@ -62,7 +62,7 @@ def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) 
             raise _lost(clients.database, "it holds what was removed")
     if any(client in server.roster for client in intent.decision.leaving):
         raise _lost(server.database, "it holds a client that was removed")
-    for new in intent.joining:
+    for new in intent.decision.joining:
         if any(sample not in there.get(new.client, ()) for sample, _ in new.samples):
             raise _lost(clients.database, "it lacks what was added")
         if new.client not in server.roster:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
+from fedforget.algorithm.ids import Id
 from fedforget.disk.column_checks import check, is_text, is_whole
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_names
@@ -63,7 +64,7 @@ class Environments:
             for (first, after), (_, environment) in zip(pairwise(edges), rows, strict=True)
         ]
 
-    def rewind(self, rounds_left: int) -> None:
+    def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:  # noqa: ARG002 (no client's own)
         """Call inside a transaction."""
         self._database.run("DELETE FROM environments WHERE first_round > ?", (rounds_left,))
 

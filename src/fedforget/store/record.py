@@ -59,7 +59,7 @@ class Record:
         self.pseudonyms = Pseudonyms(database)
         self.environments = Environments(database)
         self.book = RequestBook(database, self.chain, self.pseudonyms)
-        self.batches = Batches(database, self.chain, self.pseudonyms, self.metrics, self.environments, self.book)
+        self.batches = Batches(database, self.chain, self.pseudonyms, (self.metrics, self.environments))
 
     def create(self, seed_origin: str, learner: Mapping[str, str]) -> None:
         """``learner``: the parts of the module and the loss, by name."""

@@ -15,9 +15,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from fedforget.algorithm.forget import Request
 from fedforget.disk import wal
 from fedforget.disk.database import Database
 from fedforget.disk.door import Door, chunks
@@ -66,10 +67,17 @@ class OpenRun:
         self.clients.database.rebuild()
         self.server.models.keep_only(self.server.kept().values())
 
-    def replace_plan(self, file: PlanFile) -> None:
-        """New seeds bring a new commitment; nothing else of a plan ever changes."""
-        write_durably(self.path / plan_file.NAME, file.encode(), mode=0o600)
-        self.file = file
+    def commit_to(self, commitment: bytes) -> str:
+        """Write the commitment to a new server seed into the plan; nothing else of a plan ever changes."""
+        self.file = replace(self.file, server_commitment=commitment)
+        write_durably(self.path / plan_file.NAME, self.file.encode(), mode=0o600)
+        return self.file.digest
+
+    def has(self, target: Request) -> bool:
+        """Whether a client, or a sample of a client, is in the run."""
+        return target.client in self.server.roster and (
+            target.sample is None or self.clients.has(target.client, target.sample)
+        )
 
 
 def is_run(path: Path) -> bool:
@@ -201,7 +209,9 @@ def _open(path: Path, *, trusting: bool = False) -> OpenRun:
                 hint="restore it from a backup; a plan is never changed",
             )
         opened.pop_all()
-    return OpenRun(path, file, server, ClientStore(clients_database), trail, Inbox(path), crashed)
+    run = OpenRun(path, file, server, ClientStore(clients_database), trail, Inbox(path), crashed)
+    server.commit_to = run.commit_to
+    return run
 
 
 def _require_models(path: Path) -> None:

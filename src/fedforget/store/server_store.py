@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedforget.algorithm.draws import SEED_BYTES
@@ -53,7 +53,7 @@ class ServerStore:
         self.database = database
         self.models = models
         self.plan = plan
-        self._at: str | None = None  # the batch for which it is rewound
+        self.commit_to: Callable[[bytes], str] | None = None  # writes a commitment into the plan; returns its digest
         self._reload()
 
     @staticmethod
@@ -168,12 +168,10 @@ class ServerStore:
                 f"{self.database.path} is damaged: its {WORK} cannot be read: {error}", hint="restore it from a backup"
             ) from error
 
-    def begin_work(self, batch: str) -> None:
-        """Before anything changes. The next rewind is for this batch."""
-        self._at = batch
-        if batch not in self.work():
+    def begin(self, batch_id: str) -> None:
+        if batch_id not in self.work():
             with self.database.transaction():
-                self._note_work(batch, BEGUN)
+                self._note_work(batch_id, BEGUN)
 
     def end_work(self) -> None:
         with self.database.transaction():
@@ -186,16 +184,15 @@ class ServerStore:
     def steps_of(self, rounds: int) -> int:
         return rounds * self.plan.local_steps
 
-    def rewind(self, rounds_done: int, leaving: Sequence[Id]) -> None:
+    def rewind(self, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
         back_to = min(rounds_done, self.rounds_done)
         with self.database.transaction():
-            if self._at is not None:
-                self._note_work(self._at, REWOUND)
+            if batch_id:
+                self._note_work(batch_id, REWOUND)
             self.database.run_many("DELETE FROM roster WHERE client = ?", ((client,) for client in leaving))
             self.database.run("UPDATE roster SET first_round = NULL WHERE first_round > ?", (back_to,))
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
             self._set("rounds_done", back_to)
-        self._at = None
         self.models.keep_only(self.kept().values())
         self._reload()
 
@@ -205,8 +202,9 @@ class ServerStore:
             self.database.run_many("INSERT OR IGNORE INTO roster VALUES (?, ?, NULL)", commitments.items())
         self._reload()
 
-    def reseed(self, seed: Seed, commitments: Mapping[Id, bytes], plan_digest: str) -> None:
-        """New seeds for everybody: back to the initial model. Idempotent."""
+    def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
+        """Take the server's new seed and the commitments to the clients'. The plan file comes first. Idempotent."""
+        plan_digest = self.plan_digest if self.commit_to is None else self.commit_to(seed.commitment)
         with self.database.transaction():
             for key, value in (
                 ("seed", seed.value),
