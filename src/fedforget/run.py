@@ -16,13 +16,13 @@ import torch
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.plan import Plan, check_eval_every, goal_of
+from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
-from fedforget.disk.files import storage_errors
-from fedforget.errors import InvalidInput, LearnerDiffers, PlanRefused, quoted
-from fedforget.evidence.receipts.statement import ReceiptCheck, compare, issue, recomputed_rounds
+from fedforget.disk.files import path_of, storage_errors
+from fedforget.errors import InvalidInput, LearnerDiffers, PlanRefused, quoted, shown
+from fedforget.evidence.receipts.statement import ReceiptCheck, compare, issue, recomputed_rounds, require_checked
 from fedforget.evidence.replay import Verification, replay_rounds, verify
 from fedforget.federation.pool import PATIENCE
 from fedforget.planner.costs import ForgettingCost
@@ -31,6 +31,7 @@ from fedforget.requests.policy import Policy
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets, attach_targets
 from fedforget.session import deferral
+from fedforget.session.arguments import require_callback, require_names, require_watching, whole_or_none
 from fedforget.session.engine import INLINE, Engine, OnRound, Workforce
 from fedforget.session.learner_check import OtherEnvironment, require_structure
 from fedforget.session.newcomers import newcomers_of
@@ -81,7 +82,8 @@ class Run:
     ) -> None:
         workforce = Workforce(federation, workers, patience)
         seeds = SeedSource.of_person(seed)
-        self.path = Path(path)
+        self.path = path_of(path, "a run")
+        require_names(names)
         left_out = _wanted(without, None, None)
         self._module = require_module(model)
         require_loss(loss)
@@ -179,8 +181,8 @@ class Run:
         Where other hardware or libraries trained the rounds so far, this is refused, unless ``recompute_all`` computes
         them again here, or ``accept_mixed`` accepts bytes of neither environment.
         """
-        goal = goal_of(self.plan.rounds, until)
-        check_eval_every(eval_every)
+        goal = goal_of(self.plan.rounds, whole_or_none(until, "until"))
+        require_watching(on_round, eval_every)
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         with self._processing(on_round, eval_every, other) as (run, processor):
             processor.finish()
@@ -220,7 +222,7 @@ class Run:
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
         if defer and new_seed:
             raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
-        check_eval_every(eval_every)
+        require_watching(on_round, eval_every)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
         if defer or deferral.collects(self.path, submission):
             return deferral.defer(self.path, submission)
@@ -229,10 +231,11 @@ class Run:
             processor.finish()
             return attach_known_targets(run.record.book, run.record.book.receipts_of(ids), wanted)
 
-    def preview(self, requests: Iterable[Request]) -> ForgettingCost[float]:
+    def preview(self, requests: Iterable[Request] | Request) -> ForgettingCost[float]:
         """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
+        wanted = _wanted(requests, None, None)
         with run_directory.reading(self.path, settled=False) as run:
-            return preview(run, list(requests))
+            return preview(run, wanted)
 
     def run_pending(
         self,
@@ -247,7 +250,7 @@ class Run:
 
         ``recompute_all`` and ``accept_mixed``: as for ``train``.
         """
-        check_eval_every(eval_every)
+        require_watching(on_round, eval_every)
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         with self._processing(on_round, eval_every, other) as (run, processor):
             book = run.record.book
@@ -289,7 +292,7 @@ class Run:
         ``accept_mixed``: as for ``train``.
         """
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
-        check_eval_every(eval_every)
+        require_watching(on_round, eval_every)
         require_basis(basis)
         wanted = _wanted(targets, None, None)
         seeds = SeedSource.of_person(seed)
@@ -346,6 +349,7 @@ class Run:
 
     def verify(self, on_round: OnRound | None = None) -> Verification:
         """Replay from round 0 on the remaining data and compare every byte."""
+        require_callback(on_round)
         with run_directory.reading(self.path, trusting=True) as run, self._computing():
             return verify(
                 run,
@@ -367,12 +371,15 @@ class Run:
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
     ) -> ReceiptCheck:
         """Compare a receipt whose signature was checked with this run, and replay the rounds that it is about."""
+        require_checked(found)
+        require_callback(on_round)
+        most = _rounds_to_sample(sample_rounds)
         with run_directory.reading(self.path) as run, self._computing():
             compare(found, run)
             if found.run_ok:
                 rounds: Sequence[int] = recomputed_rounds(run, found.statement["predicate"]["request"]["id"])
-                if sample_rounds is not None:
-                    rounds = secrets.SystemRandom().sample(rounds, min(sample_rounds, len(rounds)))
+                if most is not None:
+                    rounds = secrets.SystemRandom().sample(rounds, min(most, len(rounds)))
                 reach, aggregator = self._engine.federation, self._engine.aggregator()
                 self._engine.check_data(run, ())
                 found.rounds_replayed, problems = replay_rounds(run, reach, aggregator, rounds, on_round)
@@ -383,8 +390,9 @@ class Run:
 
     def export(self, file: str | Path) -> Path:
         """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
-        export_run(self.path, Path(file))
-        return Path(file)
+        place = path_of(file, "a model")
+        export_run(self.path, place)
+        return place
 
     def model_bytes(self) -> int:
         """What a model takes on disk, without a server optimiser's state."""
@@ -410,6 +418,15 @@ class Run:
     def _computing(self) -> Iterator[None]:
         with fixed_arithmetic(float_type(self._module)), own_streams():
             yield
+
+
+def _rounds_to_sample(given: int | None) -> int | None:
+    most = whole_or_none(given, "sample_rounds")
+    if most is not None and most < 0:
+        raise InvalidInput(
+            f"{shown(most)} rounds cannot be replayed", hint="give sample_rounds from 0, or leave it out"
+        )
+    return most
 
 
 def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import array
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 Array = NDArray[Any]
 CONTENT_BYTES = 16
 _PAIR = 2
+_NUMBERS = (int, float, complex, range, bytearray, memoryview, array.array)
+_DEEPEST = 64  # dimensions that an array can have
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # of types that PyTorch has
+_TYPES = {np.dtype(f"{kind}{size}") for kind, sizes in _SIZES.items() for size in sizes}
 
 
 class ClientData:
@@ -62,13 +67,13 @@ class ClientData:
                 f"{self.named(identifier)} is not a pair (x, y)",
                 hint="give two values",
             ) from error
-        return _array(x), _array(y)
+        return _arrays(x, y, lambda: self.named(identifier))
 
     def content(self, identifier: Id) -> bytes:
         """A digest of a sample's x and y: type, shape and bytes."""
         hasher = hashlib.blake2b(digest_size=CONTENT_BYTES, person=b"fedforget/sample")
-        for array in self.sample(identifier):
-            hasher.update(f"{array.dtype.str}{array.shape};".encode() + array.tobytes())
+        for part in self.sample(identifier):
+            hasher.update(f"{part.dtype.str}{part.shape};".encode() + part.tobytes())
         return hasher.digest()
 
 
@@ -131,7 +136,7 @@ def _test_arrays(test: Any) -> tuple[Array, Array]:
             f"the test set is a {type(test).__name__}, not a pair (x, y) of arrays",
             hint="stack its features and its labels: test=(x, y)",
         )
-    x, y = map(_array, test)
+    x, y = _arrays(test[0], test[1], lambda: "the test set")
     if not x.ndim or not y.ndim or len(x) != len(y):
         raise InvalidInput(
             f"the test set has features of shape {x.shape} and labels of shape {y.shape}",
@@ -140,15 +145,35 @@ def _test_arrays(test: Any) -> tuple[Array, Array]:
     return x, y
 
 
-def _array(value: Any) -> Array:
-    plain = value.detach() if hasattr(value, "detach") else value  # a tensor, whatever it was computed from
+def _arrays(x: Any, y: Any, of: Callable[[], str]) -> tuple[Array, Array]:
+    """``of`` tells what they belong to, for an error."""
+    return _array(x, "features", of), _array(y, "targets", of)
+
+
+def _array(value: Any, part: str, of: Callable[[], str]) -> Array:
     try:
-        array = np.asarray(plain)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise InvalidInput(f"a {type(value).__name__} cannot be made an array: {error}", hint=_NUMBERS) from error
-    if array.dtype == object:
-        raise InvalidInput(f"a {type(value).__name__} cannot be made an array", hint=_NUMBERS)
-    return array
+        return _array_of_numbers(value)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"the {part} of {of()} cannot be made an array of numbers: {error}",
+            hint="give numbers, lists of numbers, arrays or tensors, of types that both numpy and PyTorch have",
+        ) from error
 
 
-_NUMBERS = "give numbers, arrays or tensors, of types that numpy has"
+def _array_of_numbers(value: Any) -> Array:
+    if stranger := _stranger(value):
+        raise TypeError(f"a {stranger} is neither a number nor an array")
+    made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor may need it
+    if made.dtype not in _TYPES:
+        raise TypeError(f"their type is {made.dtype}")
+    return made
+
+
+def _stranger(value: Any, depth: int = 0) -> str:
+    """The type of the first part that is neither a number nor an array. numpy would go through it, maybe for ever."""
+    if isinstance(value, list | tuple) and depth < _DEEPEST:
+        return next((found for each in value if (found := _stranger(each, depth + 1))), "")
+    known = isinstance(value, _NUMBERS) or hasattr(value, "__array__") or hasattr(value, "__array_interface__")
+    return "" if known else type(value).__name__

@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedforget.errors import InvalidInput, StorageFailed
+from fedforget.errors import InvalidInput, StorageFailed, quoted
 
 TEMPORARY = ".tmp"
 
@@ -67,6 +67,19 @@ def create_private(path: Path) -> None:
     """An empty file that its owner alone can read, for SQLite to fill; its logs get the same mode."""
     with storage_errors(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
+
+
+def path_of(given: object, what: str) -> Path:
+    """The path that a caller gives, if the operating system can take it as one."""
+    try:
+        path = Path(given)  # type: ignore[arg-type]
+        if b"\0" not in os.fsencode(path):
+            return path
+    except (TypeError, UnicodeEncodeError):
+        pass
+    raise InvalidInput(
+        f"{quoted(given)} cannot be the path of {what}", hint="give a str or a pathlib.Path, without NUL characters"
+    )
 
 
 def require_place(path: Path) -> Path:

@@ -19,6 +19,7 @@ from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts import receipt_key
 from fedforget.evidence.replay import Stretch, clients_of
 from fedforget.run import Run
+from fedforget.session.arguments import require_callback
 from fedforget.session.engine import Engine, OnRound
 from fedforget.store.model_files import encode
 from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
@@ -41,6 +42,7 @@ def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
 
     A request may be under way: what it has left of the run is replayed like any other.
     """
+    require_callback(on_round)
     found = Rebuilt()
     computing = run._computing()  # noqa: SLF001
     with RunLock(run.path), computing, reading(run.path, settled=False) as opened:

@@ -180,7 +180,9 @@ class Submission:
         if due <= now:
             raise InvalidInput(f"the deadline {shown(deadline)} has passed", hint="give a day or a time to come")
         if key is not None and not _is_text(key):
-            raise InvalidInput("the idempotency key is empty", hint="give any text that is yours alone, or none")
+            raise InvalidInput(
+                "the idempotency key must be text, and not empty", hint="give any text that is yours alone, or none"
+            )
         ids = tuple(_new_id() for _ in requests)
         return cls(requests, basis, _text(now), _text(due), ids, key, deadline is not None, new_seed)
 

@@ -17,10 +17,11 @@ from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory
 from fedforget.data.federated import FederatedData
-from fedforget.errors import InvalidInput, quoted
+from fedforget.errors import InvalidInput, quoted, shown
 from fedforget.federation.background import Beside
 from fedforget.federation.inline import InlineFederation
 from fedforget.federation.pool import PATIENCE, PoolFederation
+from fedforget.session.arguments import number_of, whole_or_none
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.evaluation import TestSet
 from fedforget.training.local_sgd import Loss, TorchLearner
@@ -46,13 +47,15 @@ class Workforce:
     def __post_init__(self) -> None:
         if self.federation not in FEDERATIONS:
             raise InvalidInput(f"unknown federation {quoted(self.federation)}", hint=f"use {' or '.join(FEDERATIONS)}")
-        if self.workers is not None and self.workers < 1:
-            raise InvalidInput(f"{self.workers} workers cannot train", hint="give at least 1 of them (--workers)")
-        if self.workers is not None and self.federation != POOL:
+        patience = number_of(self.patience, "patience")
+        workers = whole_or_none(self.workers, "workers")
+        if workers is not None and workers < 1:
+            raise InvalidInput(f"{shown(workers)} workers cannot train", hint="give at least 1 of them (--workers)")
+        if workers is not None and self.federation != POOL:
             raise InvalidInput("--workers is for the pool", hint="leave it out, or use --federation pool")
-        if not 0 < self.patience <= _LONGEST:
+        if not 0 < patience <= _LONGEST:
             raise InvalidInput(
-                f"a worker cannot have {self.patience:g} s for a round",
+                f"a worker cannot have {patience:g} s for a round",
                 hint=f"give more than 0 seconds, and at most {_LONGEST:g}",
             )
 

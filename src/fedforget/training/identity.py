@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from fedforget.errors import InvalidInput
-from fedforget.training.weights import tensors_of
+from fedforget.errors import InvalidInput, quoted
+from fedforget.training.weights import require_shape, tensors_of
 
 Structure = Mapping[str, str]  # tensor → "parameter float32 64x10"
 _MOST_NAMED = 3
@@ -31,14 +31,10 @@ def require_module(module: object) -> nn.Module:
         raise InvalidInput(
             "no parameter of the model learns", hint="give an nn.Module with at least one layer that is not frozen"
         )
-    for name, tensor in tensors_of(module).items():
-        if tensor.layout != torch.strided:
-            raise InvalidInput(f"the tensor {name!r} of the model is sparse", hint="make it dense: tensor.to_dense()")
-        if tensor.device.type != "cpu":
-            raise InvalidInput(
-                f"the tensor {name!r} of the model is on {tensor.device.type!r}",
-                hint="build it on the CPU, or move it there: model.to('cpu')",
-            )
+    stored = tensors_of(module)
+    for name, tensor in {**dict(module.named_buffers()), **stored}.items():
+        _require_in_memory(name, tensor)
+    for name, tensor in stored.items():
         if tensor.is_inference():
             raise InvalidInput(
                 f"the tensor {name!r} of the model was made under torch.inference_mode(), and cannot learn",
@@ -47,12 +43,25 @@ def require_module(module: object) -> nn.Module:
     return module
 
 
+def _require_in_memory(name: str, tensor: Tensor) -> None:
+    """Its values must lie in this machine's memory, one after the other."""
+    require_shape(name, tensor)
+    if tensor.layout != torch.strided:
+        raise InvalidInput(f"the tensor {name!r} of the model is sparse", hint="make it dense: tensor.to_dense()")
+    if tensor.device.type != "cpu":
+        raise InvalidInput(
+            f"the tensor {name!r} of the model is on {tensor.device.type!r}",
+            hint="build it on the CPU, or move it there: model.to('cpu')",
+        )
+
+
 def require_loss(loss: object) -> None:
     if isinstance(loss, type):
         raise InvalidInput(f"the loss is the class {loss.__name__}", hint=f"build it: loss={loss.__name__}()")
     if loss is not None and not callable(loss):
         raise InvalidInput(
-            f"{loss!r} is not a loss function", hint="give a function of (output, target), as torch.nn.functional has"
+            f"{quoted(loss)} is not a loss function",
+            hint="give a function of (output, target), as torch.nn.functional has",
         )
 
 

@@ -47,12 +47,16 @@ def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
                 f"the model stores a {type(tensor).__name__} as {name!r}",
                 hint="keep extra state out of `get_extra_state`, or make it tensors: register_buffer(...)",
             )
-        if nn.parameter.is_lazy(tensor):
-            raise InvalidInput(
-                f"the tensor {name!r} of the model has no shape yet",
-                hint="call the model once on a batch of features before giving it to a run",
-            )
+        require_shape(name, tensor)
     return tensors
+
+
+def require_shape(name: str, tensor: torch.Tensor) -> None:
+    if nn.parameter.is_lazy(tensor):
+        raise InvalidInput(
+            f"the tensor {name!r} of the model has no shape yet",
+            hint="call the model once on a batch of features before giving it to a run",
+        )
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedforget.disk.files import path_of
 from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged, shown
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.envelope import Envelope, seal, unseal
@@ -215,7 +216,16 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
 
 def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
     """A receipt whose signature holds under the public key in a file; ``Run.check_receipt`` does the rest."""
-    return check(Path(file), read_public_key(Path(key)))
+    return check(path_of(file, "a receipt"), read_public_key(path_of(key, "a public key")))
+
+
+def require_checked(found: object) -> None:
+    """What a run is asked about must be a receipt whose signature held."""
+    if not isinstance(found, ReceiptCheck) or not found.signature_ok:
+        raise InvalidInput(
+            f"a {type(found).__name__} is not a receipt whose signature was checked",
+            hint="give what fedforget.read_receipt(file, key) returns",
+        )
 
 
 def compare(found: ReceiptCheck, run: OpenRun) -> None:
