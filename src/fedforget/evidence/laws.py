@@ -43,34 +43,37 @@ class Oracle:
 
     def __init__(self, choices: Sequence[int]) -> None:
         self._choices = list(choices)
-        self._sizes: list[int] = []
-        self._ranks: dict[Address, dict[Id, int]] = {}
+        self._counts: list[int] = []  # how many choices there were each time
+        self._orders: dict[Address, list[Id]] = {}  # ascending priorities
 
     def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
-        ranks = self._ranks.get(address)
-        if ranks is None:
-            ranks = self._ranks[address] = dict(zip(ids, self._next_order(len(ids)), strict=True))
+        order = self._orders.get(address)
+        if order is None:
+            ranks = _orders(len(ids))[self._choose(factorial(len(ids)))]
+            order = self._orders[address] = sorted(ids, key=dict(zip(ids, ranks, strict=True)).__getitem__)
+        for newcomer in (identifier for identifier in ids if identifier not in order):
+            order.insert(self._choose(len(order) + 1), newcomer)  # any place is as likely: the order stays uniform
         priorities = np.zeros((len(ids), 2), np.uint64)
-        priorities[:, 1] = [ranks[identifier] for identifier in ids]  # the high halves tie: all 16 bytes must count
+        priorities[:, 1] = [order.index(identifier) for identifier in ids]  # the high halves tie: all 16 bytes count
         return priorities
 
     def stream(self, address: Address) -> bytes:  # noqa: ARG002 (no random layers in a model made of tuples)
         return bytes(16)
 
-    def _next_order(self, size: int) -> tuple[int, ...]:
-        if len(self._sizes) == len(self._choices):
+    def _choose(self, count: int) -> int:
+        if len(self._counts) == len(self._choices):
             self._choices.append(0)
-        self._sizes.append(size)
-        return _orders(size)[self._choices[len(self._sizes) - 1]]
+        self._counts.append(count)
+        return self._choices[len(self._counts) - 1]
 
     @property
     def probability(self) -> Fraction:
-        return Fraction(1, prod(map(factorial, self._sizes)))
+        return Fraction(1, prod(self._counts))
 
     def next_choices(self) -> list[int] | None:
         """The next combination in depth-first order, or None after the last."""
-        choices = self._choices[: len(self._sizes)]
-        while choices and choices[-1] + 1 == factorial(self._sizes[len(choices) - 1]):
+        choices = self._choices[: len(self._counts)]
+        while choices and choices[-1] + 1 == self._counts[len(choices) - 1]:
             choices.pop()
         return [*choices[:-1], choices[-1] + 1] if choices else None
 

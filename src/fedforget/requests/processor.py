@@ -7,11 +7,12 @@ are recomputed joins that recomputation; and the batches of one recomputation ge
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from secrets import token_bytes
 from typing import Any
 
+from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.forget import Decision, Request, decide, forget, remove
 from fedforget.algorithm.join import join
 from fedforget.algorithm.learn import Server, learn
@@ -137,7 +138,8 @@ class Processor:
         """Finish every batch, by one recomputation: also what a crash interrupted, and what arrives meanwhile."""
         self._recompute_all_once()
         self.apply_begun()
-        while (goal := self._goal_of_unfinished()) is not None:
+        while unfinished := self._at_stage(Stage.ACCEPTED, Stage.REMOVED, Stage.RECOMPUTED):
+            goal = max(intent.decision.goal for intent in unfinished)
             if len(self.server.memory.roster) and self.server.memory.rounds_done < goal:
                 self.learn(goal, stop_on_arrival=True)
             if not self.inbox:
@@ -195,8 +197,8 @@ class Processor:
         waiting = self.book.waiting()
         return {identifier: waiting[identifier] for identifier in ids if identifier in waiting}
 
-    def _at_stage(self, stage: Stage) -> list[Intent]:
-        return [intent for intent in self.batches.pending() if self.batches.stage(intent) == stage]
+    def _at_stage(self, *stages: Stage) -> list[Intent]:
+        return [intent for intent in self.batches.pending() if self.batches.stage(intent) in stages]
 
     def _new_seeds_are_pending(self) -> bool:
         return any(intent.decision.new_seeds is not None for intent in self.batches.pending())
@@ -204,10 +206,6 @@ class Processor:
     def goal(self) -> int:
         """The round to learn to if a batch begins now: at least that of every unfinished batch."""
         return max([self.server.memory.rounds_done, *(each.decision.goal for each in self.batches.pending())])
-
-    def _goal_of_unfinished(self) -> int | None:
-        unfinished = [*self._at_stage(Stage.ACCEPTED), *self._at_stage(Stage.REMOVED)]
-        return max((intent.decision.goal for intent in unfinished), default=None)
 
     def _until_arrival(self, on_round: Callable[[int, State], object]) -> Callable[[int, State], bool]:
         """Stop learning after a round if requests were handed in during it: they join."""
@@ -250,7 +248,7 @@ class _BatchJournal:
         decision = replace(decision, goal=goal, batch_id=new_batch_id())
         if self.new_seeds:  # changes every draw
             first = (1 if goal else None,) * len(decision.requests)
-            root = secrets.token_bytes(32)
+            root = token_bytes(SEED_BYTES)
             decision = replace(decision, rewind_to=0, first_changed_steps=first, new_seeds=root)
         if self.processor.recompute_all and goal:
             decision = replace(decision, rewind_to=0)
