@@ -8,6 +8,7 @@ it, appended to the model before, so a history is read out of the *stored* model
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import combinations, permutations, product
@@ -117,11 +118,14 @@ class _BatchesAreTheModel:
         return State((*state.model, round_))
 
 
-def symbolic_server(world: World, oracle: Oracle, plan: Plan) -> Server:
-    """The production server and clients on a tiny world, with the oracle's priorities and tuples for models."""
+def symbolic_server(world: World, oracle: Oracle, plan: Plan, everything: World | None = None) -> Server:
+    """The production server and clients on a tiny world, with the oracle's priorities and tuples for models.
+
+    ``everything`` also holds what may join the world later.
+    """
     _require_distinct(world)
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
-    model = _BatchesAreTheModel(world)
+    model = _BatchesAreTheModel(everything or world)
     clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
     federation = InlineFederation(plan, clients, model, priorities=lambda _: oracle)
     return Server(plan, oracle, ServerInMemory(plan, IdSet(samples), State(())), federation, model)
@@ -147,6 +151,23 @@ def law_of_learning(
     return enumerate_orders(run, progress)
 
 
+@dataclass(frozen=True, slots=True)
+class Enumeration:
+    """The law of a history, and the probability that a request changed a round that was learned already."""
+
+    law: Law
+    change_probability: Fraction
+
+    @classmethod
+    def of(cls, run: Callable[[Oracle], tuple[History, bool]], progress: Progress | None = None) -> Enumeration:
+        """Enumerate what gives a history, and whether learned rounds were changed."""
+        joint = enumerate_orders(run, progress)
+        law: Law = {}
+        for (history, _), chance in joint.items():
+            law[history] = law.get(history, Fraction(0)) + chance
+        return cls(law, sum((chance for (_, changed), chance in joint.items() if changed), Fraction(0)))
+
+
 def law_after_forgetting(
     world: World,
     requests: Sequence[Any],
@@ -163,22 +184,30 @@ def law_after_forgetting(
     A request is ``("sample", client, id)`` or ``("client", client)``, with one more element for the rounds done when it
     arrives, 0 to R (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
     """
-    plan = Plan(K, b, E, R, keep=keep)
-    _require_distinct(world)
-    arrivals = [_parse(entry, R) for entry in requests]
-    _require_sound(world, arrivals, R)
+    return enumerate_forgetting(world, requests, Plan(K, b, E, R, keep=keep), progress).law
 
-    def run(oracle: Oracle) -> History:
-        server = symbolic_server(world, oracle, plan)
+
+def enumerate_forgetting(
+    world: World, requests: Sequence[Any], plan: Plan, progress: Progress | None = None
+) -> Enumeration:
+    """The same, with the probability that a request changed learned rounds."""
+    _require_distinct(world)
+    arrivals = [_parse(entry, plan.rounds) for entry in requests]
+    _require_sound(world, arrivals, plan.rounds)
+
+    def run(oracle: Oracle) -> tuple[History, bool]:
+        server, changed = symbolic_server(world, oracle, plan), False
         for batch, rounds_done in arrivals:
             learn(server, rounds_done)
             pending = _still_there(server, batch)
             if pending:
+                before = stored_history(server)
                 forget(server, pending)
-        learn(server, R)
-        return stored_history(server)
+                changed |= stored_history(server) != before
+        learn(server, plan.rounds)
+        return stored_history(server), changed
 
-    return enumerate_orders(run, progress)
+    return Enumeration.of(run, progress)
 
 
 def textbook_law(world: World, *, K: int, b: int, E: int, R: int) -> Law:

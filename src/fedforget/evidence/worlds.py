@@ -3,17 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from fractions import Fraction
 from typing import Any
 
-from fedforget.algorithm.plan import KEEP_EVERY
-from fedforget.evidence.laws import World, law_after_forgetting, remaining_world, textbook_law, total_variation
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.plan import KEEP_EVERY, Plan
+from fedforget.evidence.laws import (
+    Enumeration,
+    World,
+    enumerate_forgetting,
+    remaining_world,
+    textbook_law,
+    total_variation,
+)
+from fedforget.evidence.lives import (
+    Add,
+    Arrive,
+    Cancel,
+    Defer,
+    Event,
+    Forget,
+    Learn,
+    RunPending,
+    enumerate_life,
+    world_after,
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A world, a plan and a stream of requests."""
+    """A world, a plan and a stream of requests, or a life of requests that goes through the processor."""
 
     name: str
     world: World
@@ -23,6 +43,38 @@ class Case:
     E: int
     R: int
     keep: str | int = KEEP_EVERY
+    life: tuple[Event, ...] = ()
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(self.K, self.b, self.E, self.R, keep=self.keep)
+
+    def enumerate(self, progress: Callable[[int], None] | None = None) -> Enumeration:
+        if self.life:
+            return enumerate_life(self.world, self.life, self.plan, progress)
+        return enumerate_forgetting(self.world, self.requests, self.plan, progress)
+
+    def left(self) -> World:
+        """The world at the end."""
+        return world_after(self.world, self.life) if self.life else remaining_world(self.world, self.requests)
+
+    def least_change(self) -> Fraction | None:
+        """The total variation distance between learning with the data and without: no exact method changes less often.
+
+        None where that is no bound: requests that come at several times, or additions.
+        """
+        times = {when for entry in self.requests for when in _arrivals(entry, self.R)} or {self.R}
+        if any(isinstance(event, Add | Learn) for event in self.life) or len(times) > 1:
+            return None
+        numbers = {"K": self.K, "b": self.b, "E": self.E, "R": times.pop()}
+        return total_variation(textbook_law(self.world, **numbers), textbook_law(self.left(), **numbers))
+
+
+def _arrivals(entry: Any, default: int) -> set[int]:
+    """The rounds done when the requests of an entry arrive."""
+    if isinstance(entry, list):
+        return {when for each in entry for when in _arrivals(each, default)}
+    return {entry[-1] if len(entry) > {"sample": 3, "client": 2}[entry[0]] else default}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +88,25 @@ class Proved:
     R: int
     orders: int
     histories: int
-    total_variation: Fraction = field(default=Fraction(1))
+    total_variation: Fraction  # from the textbook's law on what is left: 0
+    change_probability: Fraction  # that learned rounds were changed
+    least_change: Fraction | None  # what no exact method can go below
+    processor: bool  # whether the requests went through the processor
+
+    @property
+    def exact(self) -> bool:
+        return self.total_variation == 0 and self.least_change in (None, self.change_probability)
 
     def as_dict(self) -> dict[str, Any]:
-        return {**asdict(self), "total_variation": str(self.total_variation)}
+        exact = {key: None if value is None else str(value) for key, value in self._fractions().items()}
+        return {**asdict(self), **exact, "exact": self.exact}
+
+    def _fractions(self) -> dict[str, Fraction | None]:
+        return {
+            "total_variation": self.total_variation,
+            "change_probability": self.change_probability,
+            "least_change": self.least_change,
+        }
 
 
 PAIR = {0: (0, 1), 1: (0, 1)}
@@ -55,6 +122,24 @@ def _sample(client: int, sample: int, *arrival: int) -> tuple[Any, ...]:
 def _client(client: int, *arrival: int) -> tuple[Any, ...]:
     return ("client", client, *arrival)
 
+
+def _requests(targets: tuple[tuple[int, int | None], ...]) -> tuple[Request, ...]:
+    return tuple(Request(client, sample) for client, sample in targets)
+
+
+def _now(*targets: tuple[int, int | None]) -> Forget:
+    return Forget(_requests(targets))
+
+
+def _later(*targets: tuple[int, int | None]) -> Defer:
+    return Defer(_requests(targets))
+
+
+def _meanwhile(*targets: tuple[int, int | None]) -> Arrive:
+    return Arrive(_requests(targets))
+
+
+_all_pending = RunPending()
 
 STANDARD = (
     Case("learning alone", LOPSIDED, (), 2, 2, 1, 1),
@@ -109,6 +194,89 @@ STANDARD = (
     Case("N = b+1 and N = b, two slots, two steps, two rounds", LOPSIDED, (_sample(0, 0),), 2, 2, 2, 2),
     Case("a client, unequal sizes, two slots, two rounds", UNEQUAL, (_client(1),), 2, 2, 1, 2),
     Case("a sample, only the ends kept", PAIR, (_sample(0, 0),), 1, 1, 2, 2, keep="ends"),
+    *(
+        Case(f"processor: {name}", world, (), K, b, E, R, life=life)
+        for name, world, (K, b, E, R), life in (
+            ("a sample", PAIR, (1, 1, 2, 2), (_now((0, 0)),)),
+            ("a client, two slots", UNEQUAL, (2, 2, 1, 1), (_now((0, None)),)),
+            (
+                "a sample that waits is covered by its client's request",
+                UNEQUAL,
+                (1, 2, 1, 2),
+                (_later((0, 1)), _now((0, None))),
+            ),
+            (
+                "a client that waits is covered by the request for its last sample",
+                {0: (0,), 1: (0, 1), 2: (0,)},
+                (1, 1, 1, 2),
+                (_later((0, None)), _now((0, 0))),
+            ),
+            (
+                "three that wait, by one rewind",
+                UNEQUAL,
+                (1, 1, 1, 2),
+                (_later((0, 0), (0, 1), (2, None)), _all_pending),
+            ),
+            (
+                "one of two that wait is cancelled",
+                LOPSIDED,
+                (1, 2, 1, 2),
+                (
+                    _later((0, 0), (1, 0)),
+                    Cancel(Request(1, 0)),
+                    _all_pending,
+                ),
+            ),
+            ("one that waits and is never carried out", PAIR, (1, 1, 1, 2), (_later((1, 1)), _now((0, 0)))),
+            ("a sample arrives while another is recomputed", PAIR, (1, 1, 1, 3), (_meanwhile((1, 0)), _now((0, 0)))),
+            (
+                "a client arrives while a sample is recomputed",
+                UNEQUAL,
+                (1, 2, 1, 2),
+                (
+                    _meanwhile((2, None)),
+                    _now((0, 0)),
+                ),
+            ),
+            (
+                "the client arrives whose sample is recomputed",
+                LOPSIDED,
+                (1, 2, 1, 2),
+                (
+                    _meanwhile((0, None)),
+                    _now((0, 0)),
+                ),
+            ),
+            (
+                "two arrive while a client is recomputed",
+                UNEQUAL,
+                (1, 1, 1, 2),
+                (
+                    _meanwhile((0, 0)),
+                    _meanwhile((0, 1)),
+                    _now((2, None)),
+                ),
+            ),
+            ("two batches in a row", UNEQUAL, (1, 1, 1, 2), (_now((0, 0), (0, 1)), _now((2, None)))),
+            ("the same request twice", PAIR, (1, 1, 2, 1), (_now((0, 0)), _now((0, 0)))),
+            ("everyone, by one rewind", PAIR, (1, 1, 1, 2), (_later((0, None), (1, 0), (1, 1)), _all_pending)),
+            ("a sample while training goes on", PAIR, (1, 1, 1, 2), (Learn(1), _now((0, 0)))),
+            ("a sample joins", {0: (0, 1), 1: (0,)}, (1, 1, 1, 2), (Learn(2), Add(1, (1,)))),
+            ("a client joins", {0: (0, 1)}, (2, 1, 1, 1), (Learn(1), Add(1, (0, 1), is_new=True))),
+            (
+                "an addition between two erasures",
+                PAIR,
+                (1, 1, 1, 2),
+                (
+                    Learn(2),
+                    _now((0, 0)),
+                    Add(1, (2,)),
+                    _now((1, 0)),
+                ),
+            ),
+            ("an erased sample comes back", PAIR, (1, 1, 1, 2), (Learn(2), _now((0, 0)), Add(0, (0,)))),
+        )
+    ),
 )
 
 
@@ -123,10 +291,16 @@ def prove(case: Case, progress: Callable[[int], None] | None = None) -> Proved:
             progress(done)
 
     numbers = {"K": case.K, "b": case.b, "E": case.E, "R": case.R}
-    law = law_after_forgetting(case.world, case.requests, **numbers, keep=case.keep, progress=count)
-    expected = textbook_law(remaining_world(case.world, case.requests), **numbers)
+    found = case.enumerate(count)
     return Proved(
-        case.name, **numbers, orders=orders, histories=len(law), total_variation=total_variation(law, expected)
+        case.name,
+        **numbers,
+        orders=orders,
+        histories=len(found.law),
+        total_variation=total_variation(found.law, textbook_law(case.left(), **numbers)),
+        change_probability=found.change_probability,
+        least_change=case.least_change(),
+        processor=bool(case.life),
     )
 
 

@@ -1,0 +1,186 @@
+"""Lives of requests, enumerated: the production processor over every order of priorities of a tiny world.
+
+Requests wait, cover each other, are cancelled, arrive while rounds are recomputed, and what was left out joins. The law
+of the state at the end must be that of learning on what is left.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import Newcomer
+from fedforget.algorithm.seeds import Seed
+from fedforget.evidence.laws import Enumeration, History, Oracle, Progress, World, stored_history, symbolic_server
+from fedforget.federation.inline import InlineFederation
+from fedforget.requests.lifecycle import Basis, Submission
+from fedforget.requests.memory import BookInMemory, InboxInMemory, WorkInMemory, processor_in_memory
+from fedforget.requests.processor import Processor
+
+_ANY_SEED = Seed(bytes(32), bytes(32))  # the oracle draws, whatever the seed
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Requests that are carried out at once."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Defer:
+    """Requests that wait."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrive:
+    """Requests that are handed in while the next event recomputes rounds, or right after it if it recomputes none."""
+
+    requests: tuple[Request, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """A request that waits is cancelled."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class RunPending:
+    """Everything that waits is carried out by one rewind."""
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Samples join; ``is_new``: so does their client."""
+
+    client: int
+    samples: tuple[int, ...]
+    is_new: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Learn:
+    """Training goes on to a round."""
+
+    rounds: int
+
+
+Event = Forget | Defer | Arrive | Cancel | RunPending | Add | Learn
+
+
+def enumerate_life(world: World, events: Sequence[Event], plan: Plan, progress: Progress | None = None) -> Enumeration:
+    """The law of the history after a life of requests, and the probability that learned rounds were changed."""
+
+    everything = {client: list(ids) for client, ids in world.items()}
+    for event in events:
+        if isinstance(event, Add):
+            there = everything.setdefault(event.client, [])
+            there += [sample for sample in event.samples if sample not in there]
+
+    def run(oracle: Oracle) -> tuple[History, bool]:
+        life = _Life(symbolic_server(world, oracle, plan, everything))
+        if not any(isinstance(event, Learn) for event in events):
+            learn(life.processor.server, plan.rounds)  # the requests come after training
+        for event in events:
+            life.live(event)
+        learn(life.processor.server, plan.rounds)
+        return stored_history(life.processor.server), life.changed
+
+    return Enumeration.of(run, progress)
+
+
+class _Life:
+    """One life, with one oracle."""
+
+    def __init__(self, server: Server) -> None:
+        self._inbox, self._arriving = InboxInMemory(), list[Submission]()
+        clients = cast(InlineFederation, server.federation).memory
+        self.processor: Processor = processor_in_memory(server, clients, WorkInMemory(self._hand_in), self._inbox)
+        self.changed = False
+
+    @property
+    def _book(self) -> BookInMemory:
+        return cast(BookInMemory, self.processor.book)
+
+    def _hand_in(self) -> None:
+        """While rounds are computed."""
+        while self._arriving:
+            self._inbox.leave(self._arriving.pop(0))
+
+    def live(self, event: Event) -> None:
+        processor = self.processor
+        match event:
+            case Learn(rounds):
+                processor.finish()
+                learn(processor.server, rounds)
+            case Defer(requests):
+                processor.intake.accept(_submission(requests))
+            case Arrive(requests):
+                self._arriving.append(_submission(requests))
+            case Cancel(request):
+                waiting = {each: identifier for identifier, each in self._book.waiting().items()}
+                self._book.cancel(waiting[request])
+            case Forget(requests):
+                self._carry_out(lambda: processor.submit(_submission(requests)))
+            case RunPending():
+                self._carry_out(lambda: processor.forget(self._book.waiting()))
+            case Add():
+                self._carry_out(lambda: processor.add(_newcomers(event), {"basis": Basis.EXOGENOUS}))
+
+    def _carry_out(self, command: Callable[[], object]) -> None:
+        """What one command does. Requests that found no recomputation to join come right after it."""
+        before = stored_history(self.processor.server)
+        self.processor.accept_inbox()
+        command()
+        self.processor.finish()
+        while self._arriving:
+            self.processor.submit(self._arriving.pop(0))
+            self.processor.finish()
+        self.changed |= stored_history(self.processor.server) != before
+
+
+def world_after(world: World, events: Sequence[Event]) -> dict[Any, tuple[Any, ...]]:
+    """What is left of a world after a life of requests: plain set arithmetic."""
+    left = {(client, sample) for client, ids in world.items() for sample in ids}
+    pending: list[Request] = []
+    arriving: list[Request] = []
+
+    def erased(requests: Sequence[Request]) -> set[tuple[Any, Any]]:
+        return {(c, s) for c, s in left if Request(c) in requests or Request(c, s) in requests}
+
+    for event in events:
+        match event:
+            case Defer(requests):
+                pending += requests
+            case Arrive(requests):
+                arriving += requests
+            case Cancel(request):
+                pending.remove(request)
+            case Add(client, samples):
+                left |= {(client, sample) for sample in samples}
+            case Forget(requests):
+                left -= erased(requests)
+            case RunPending():
+                left -= erased(pending)
+        if not isinstance(event, Defer | Arrive | Cancel | Learn):
+            left -= erased(arriving)
+            arriving = []
+    return {client: tuple(sorted(s for c, s in left if c == client)) for client in sorted({c for c, _ in left})}
+
+
+def _submission(requests: tuple[Request, ...]) -> Submission:
+    return Submission.of(requests, Basis.EXOGENOUS)
+
+
+def _newcomers(event: Add) -> tuple[Newcomer, ...]:
+    seed = _ANY_SEED if event.is_new else None
+    return (Newcomer(canonical_id(event.client), seed, tuple((canonical_id(each), b"") for each in event.samples)),)

@@ -1,0 +1,92 @@
+"""Lives of requests through the production processor, by enumeration; wrong processors are caught."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+from fedforget.algorithm import join
+from fedforget.algorithm.forget import Request
+from fedforget.evidence.lives import Add, Arrive, Cancel, Defer, Forget, Learn, RunPending, world_after
+from fedforget.evidence.worlds import STANDARD, Case, prove
+from fedforget.requests.processor import Processor
+
+LIVES = [case for case in STANDARD if case.life]
+
+
+@pytest.mark.parametrize("case", LIVES, ids=lambda case: case.name)
+def test_life_of_requests_ends_in_the_textbook_law_and_changes_as_rarely_as_possible(case: Case) -> None:
+    found = prove(case)
+    assert found.total_variation == 0
+    assert found.processor
+    if found.least_change is not None:
+        assert found.change_probability == found.least_change
+    assert found.exact
+
+
+@pytest.mark.parametrize("case", [case for case in STANDARD if not case.life], ids=lambda case: case.name)
+def test_erasure_changes_state_with_the_least_possible_probability(case: Case) -> None:
+    if prove_is_quick(case):
+        found = prove(case)
+        assert found.least_change in (None, found.change_probability)
+
+
+def prove_is_quick(case: Case) -> bool:
+    return case.K * case.E * case.R < 8
+
+
+def arrivals_are_dropped(patch: pytest.MonkeyPatch) -> None:
+    def drop(self: Processor) -> None:
+        self.intake.clear([place for place, _ in self.intake.accept_inbox()])
+
+    patch.setattr(Processor, "_let_arrivals_join", drop)
+
+
+def newcomers_change_nothing(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(join, "first_change", lambda *_: None)
+
+
+def rewinds_one_round_too_little(patch: pytest.MonkeyPatch) -> None:
+    from fedforget.algorithm import forget  # noqa: PLC0415
+
+    real = forget.apply
+
+    def apply(server: Any, decision: Any) -> None:
+        from dataclasses import replace  # noqa: PLC0415
+
+        real(server, replace(decision, rewind_to=min(decision.rewind_to + 1, decision.goal)))
+
+    patch.setattr(forget, "apply", apply)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "name", "distance"),
+    [
+        (arrivals_are_dropped, "a sample arrives while another is recomputed", "7/8"),
+        (newcomers_change_nothing, "a sample joins", None),
+        (rewinds_one_round_too_little, "two batches in a row", None),
+    ],
+)
+def test_wrong_processor_is_caught(
+    monkeypatch: pytest.MonkeyPatch, wrong: Callable[[pytest.MonkeyPatch], None], name: str, distance: str | None
+) -> None:
+    (case,) = [case for case in LIVES if case.name == f"processor: {name}"]
+    assert prove(case).exact
+    wrong(monkeypatch)
+    found = prove(case)
+    assert not found.exact
+    assert found.total_variation > 0
+    if distance is not None:
+        assert 0 < found.total_variation <= Fraction(distance)
+
+
+def test_world_after_is_set_arithmetic() -> None:
+    world = {0: (0, 1, 2), 1: (0,)}
+    life = (
+        Learn(2), Defer((Request(0, 0), Request(1))), Cancel(Request(1)), Arrive((Request(0, 1),)), RunPending(),
+        Add(1, (5,)), Forget((Request(1, 0),)),
+    )  # fmt: skip
+    assert world_after(world, life) == {0: (2,), 1: (5,)}
