@@ -93,7 +93,8 @@ class Processor:
             then()
             return
         self.apply_begun()
-        fresh = {} if submission is None else {i: r for i, r in wanted.items() if i in submission.ids}
+        own = set(() if submission is None else submission.ids)
+        fresh = {identifier: request for identifier, request in wanted.items() if identifier in own}
         together = {**self._covered_by(wanted, {**self.book.waiting(), **fresh}), **wanted}
 
         def enter() -> None:
@@ -107,7 +108,8 @@ class Processor:
     def _covered_by(self, wanted: Mapping[str, Request], waiting: Mapping[str, Request]) -> dict[str, Request]:
         """Pending requests whose targets go together with those that are wanted."""
         decision = decide(self.server, list(dict.fromkeys(wanted.values())))
-        return {i: r for i, r in waiting.items() if r in decision.requests or r.client in decision.leaving}
+        targets, leaving = set(decision.requests), set(decision.leaving)
+        return {i: r for i, r in waiting.items() if r in targets or r.client in leaving}
 
     def add(self, newcomers: Sequence[Newcomer], added: Mapping[str, Any]) -> None:
         """Let samples and clients in."""
@@ -263,7 +265,7 @@ class _BatchJournal:
         looked = {book.basis_of(identifier) for identifier in self.ids} - {Basis.EXOGENOUS}
         basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
         alone = [0 if step is None else goal - plan.round_of(step) + 1 for step in decided.first_changed_steps]
-        changed = named.rewind_to < goal or named.first_changed_step
+        changed = named.first_changed_step is not None or self.new_seeds or (processor.recompute_all and goal)
         nothing_left = set(processor.server.memory.roster) <= set(named.leaving)
         return BatchFacts(
             guarantee=guarantee_of(processor.work.seed_origin, book.tainted, basis, self.new_seeds),
