@@ -27,7 +27,7 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import ClientMemory, LocalRound, ServerMemory, State, Trained, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 
 World = Mapping[Id, Sequence[Id]]  # client → its sample ids, all canonical
 
@@ -144,7 +144,7 @@ def prf_server(world: World, plan: Plan, seed: object) -> Server:
 
 def server_of(plan: Plan, seed: bytes, memory: ServerMemory, clients: ClientMemory) -> Server:
     model = HistoryIsTheModel()
-    return Server(plan, PrfPriorities(seed), memory, InlineFederation(plan, clients, model), model)
+    return Server(plan, PrfPriorities(seed), memory, LocalFederation(plan, clients, model), model)
 
 
 def server_view(memory: ServerMemory) -> dict[str, Any]:
@@ -184,7 +184,7 @@ def comparable(state: State) -> tuple[Any, ...]:
 def view(server: Server) -> dict[str, Any]:
     """The whole state of a server and its clients."""
     federation = server.federation
-    assert isinstance(federation, InlineFederation)
+    assert isinstance(federation, LocalFederation)
     return server_view(server.memory) | {"clients": clients_view(federation.memory, server.memory.roster)}
 
 

@@ -37,7 +37,7 @@ from fedforget.evidence.laws import (
     total_variation,
 )
 from fedforget.evidence.worlds import STANDARD
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 from fedforget.store import client_store, server_store
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
@@ -290,7 +290,7 @@ def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[
         for who, ids in world.items():
             clients.add(who, seeds.client(who), ((each, b"content") for each in ids))
     model = HistoryIsTheModel()
-    federation = InlineFederation(plan, clients, model, priorities=lambda _: oracle)
+    federation = LocalFederation(plan, clients, model, priorities=lambda _: oracle)
     return Server(plan, oracle, ServerStore(server_db, models, plan), federation, model), [server_db, clients_db]
 
 

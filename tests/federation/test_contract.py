@@ -29,19 +29,20 @@ from fedforget.algorithm.ports import (
 )
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, TrainingFailed, UnknownTarget
-from fedforget.federation.inline import InlineFederation
-from fedforget.federation.pool import PoolFederation
+from fedforget.federation.local import LocalFederation
+from fedforget.federation.pool import WorkerPool
 from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batch, reference_block, reference_key
 
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
 
 
-def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> PoolFederation:
-    return PoolFederation(plan, memory, learner, workers=2)
+def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+    trainer = WorkerPool(plan.clients_per_round, learner, workers=2)
+    return LocalFederation(plan, memory, learner, trainer=trainer)
 
 
-ADAPTERS: dict[str, Callable[[Plan, ClientMemory, LocalLearner], InlineFederation]] = {
-    "inline": InlineFederation,
+ADAPTERS: dict[str, Make] = {
+    "inline": LocalFederation,
     "pool": pool,
 }
 
@@ -269,19 +270,6 @@ def test_removed_samples_are_out_of_every_later_batch(federation: Federation, me
     }
 
 
-def test_what_was_drawn_ahead_is_drawn_again_when_samples_go(federation: Federation) -> None:
-    def meanwhile() -> Iterator[None]:
-        federation.get_ready(2, "03")
-        yield
-
-    federation.train(tasks(1, "03"), meanwhile=meanwhile())
-    federation.get_ready(3, "03")
-    federation.remove([RemoveOrder("03", ("y", 2))])
-    for round_ in (2, 3):
-        (reply,) = federation.train(tasks(round_, "03"))
-        assert batches(reply) == expected_batches("03", round_, ("x", "z", 1))
-
-
 class Breaks:
     """A learner with a fault that is not ours."""
 
@@ -293,15 +281,6 @@ def test_whatever_goes_wrong_names_the_client_and_the_round(make: Make, memory: 
     with pytest.raises(TrainingFailed, match="client ward-7 failed in round 5: IndexError: no row ward-7") as caught:
         make(PLAN, memory, Breaks()).train(tasks(5, "ward-7", "03"))
     assert "same command again" in (caught.value.hint or "")
-
-
-def test_drawing_ahead_notes_no_use(federation: Federation, memory: ClientsInMemory) -> None:
-    federation.get_ready(2, "03")
-    federation.train(tasks(1, "03"))
-    assert memory.first_steps("03") == expected_first_steps("03", [1])
-    (reply,) = federation.train(tasks(2, "03"))
-    assert batches(reply) == expected_batches("03", 2)
-    assert memory.first_steps("03") == expected_first_steps("03", [1, 2])
 
 
 def test_first_uses_of_what_stays_survive_a_removal(federation: Federation, memory: ClientsInMemory) -> None:

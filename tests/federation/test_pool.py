@@ -1,4 +1,4 @@
-"""The pool: the bytes of ``inline``, whoever trains; workers that die, hang or run out are named; none outlives us."""
+"""The pool: the bytes of ``inline``, whichever worker trains; a worker that dies or hangs is named; none outlives its parent."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ from torch import Tensor, nn
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.memory import ClientsInMemory
-from fedforget.algorithm.ports import LocalRound, Trained, TrainTask
+from fedforget.algorithm.ports import LocalLearner, LocalRound, Trained, TrainTask
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
-from fedforget.federation.background import Beside
-from fedforget.federation.pool import PoolFederation
+from fedforget.federation.background import BackgroundJob
+from fedforget.federation.local import LocalFederation
+from fedforget.federation.pool import WorkerPool
 from fedforget.federation.worker import Lost, Worker
 from fedforget.store import run_directory
 from tests.helpers import function_files
@@ -211,7 +212,7 @@ def processes_of(group: int) -> list[int]:
 
 @pytest.fixture
 def training(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that trains with three workers and an evaluation beside them, at a client that never ends."""
+    """A process that trains with three workers and a process that measures, at a client that never ends."""
     program = textwrap.dedent(f"""
         import signal, time
         from pathlib import Path
@@ -248,7 +249,7 @@ def test_workers_end_when_their_parent_is_killed(training: subprocess.Popen[str]
     while processes_of(training.pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert processes_of(training.pid) == []
-    opened(tmp_path / "run", data=marked(1)).train()  # and nobody holds its lock
+    opened(tmp_path / "run", data=marked(1)).train()  # and no process holds its lock
 
 
 def test_interrupting_a_hanging_round_ends_everything(training: subprocess.Popen[str]) -> None:
@@ -281,9 +282,19 @@ def in_memory(count: int) -> ClientsInMemory:
     )
 
 
+def pool(plan: Plan, memory: ClientsInMemory, learner: LocalLearner, workers: int) -> LocalFederation:
+    trainer = WorkerPool(plan.clients_per_round, learner, workers=workers)
+    return LocalFederation(plan, memory, learner, trainer=trainer)
+
+
+def workers_of(federation: LocalFederation) -> list[int]:
+    assert isinstance(federation._trainer, WorkerPool)
+    return federation._trainer.worker_processes()
+
+
 def test_of_several_failures_the_first_in_the_order_of_tasks_is_raised() -> None:
     """As if the clients had been trained one by one, so that the same command gives the same error."""
-    with contextlib.closing(PoolFederation(PLAN, in_memory(6), Stumbles(1, 2, 4), workers=3)) as federation:
+    with contextlib.closing(pool(PLAN, in_memory(6), Stumbles(1, 2, 4), workers=3)) as federation:
         with pytest.raises(NonFiniteLoss, match="client 1 failed") as caught:
             federation.train([TrainTask(1, client, {"w": np.zeros(3)}) for client in range(6)])
         assert caught.value.hint == "look"
@@ -300,6 +311,9 @@ class DiesAt:
             die()
         return Trained({"w": work.model["w"] + float(work.client)})
 
+    def train_part(self, work: LocalRound, start: int, stop: int, halfway: Any = None, into: Any = None) -> Trained:
+        return self.train(work)
+
     def halfway_like(self, model: Any) -> Any:
         return model
 
@@ -307,7 +321,7 @@ class DiesAt:
 @pytest.mark.parametrize("client", range(5))
 def test_a_lost_worker_is_blamed_on_its_client_not_on_those_that_were_to_follow(client: int) -> None:
     plan = Plan(5, 3, 4, 5)
-    with contextlib.closing(PoolFederation(plan, in_memory(5), DiesAt(client), workers=2)) as federation:
+    with contextlib.closing(pool(plan, in_memory(5), DiesAt(client), workers=2)) as federation:
         for round_ in (1, 2):
             federation.train([TrainTask(round_, each, {"w": np.zeros(3)}) for each in range(5)])
         with pytest.raises(TrainingFailed, match=f"trained client {client} in round 3 was killed"):
@@ -323,26 +337,26 @@ class Adds:
 
 def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
     memory = in_memory(9)
-    with contextlib.closing(PoolFederation(PLAN, memory, Adds(), workers=3)) as federation:
+    with contextlib.closing(pool(PLAN, memory, Adds(), workers=3)) as federation:
         for round_ in (1, 2):
             model = {"w": np.full(1000, 10.0 * round_), "pid": np.array(0)}
             replies = federation.train([TrainTask(round_, client, model) for client in (8, 3, 5, 1, 7)])
             assert [reply.client for reply in replies] == [8, 3, 5, 1, 7]
             assert [reply.model["w"][0] - 10.0 * round_ for reply in replies] == [8, 3, 5, 1, 7]
             trainers = {int(reply.model["pid"]) for reply in replies}
-            assert trainers <= set(federation.worker_processes())  # the same ones in every round
+            assert trainers <= set(workers_of(federation))  # the same ones in every round
             assert os.getpid() not in trainers
 
 
 @pytest.mark.parametrize("when", ["asked", "answering", "measuring"])
 def test_a_process_that_stands_still_is_lost_however_much_there_is_to_say(when: str) -> None:
-    """A pipe takes a few pages: whoever writes more waits for a reader, and must not wait for ever."""
+    """A pipe takes a few pages. A process that writes more waits for a reader, and must not wait for ever."""
     if when == "measuring":
-        beside = Beside(lambda model: os.kill(os.getpid(), signal.SIGSTOP), lambda: None, 0.5)
-        assert beside.start(1, {"w": np.zeros(3)}) == []
+        job = BackgroundJob(lambda model: os.kill(os.getpid(), signal.SIGSTOP), lambda: None, 0.5)
+        assert job.start(1, {"w": np.zeros(3)}) == []
         with pytest.raises(TrainingFailed, match=r"round 1 did not finish within 0\.5 s"):
-            beside.finish()
-        beside.close()
+            job.finish()
+        job.close()
         return
     worker = Worker(lambda question: bytes(2**22))
     if when == "asked":
@@ -359,10 +373,10 @@ def test_a_process_that_stands_still_is_lost_however_much_there_is_to_say(when: 
 
 
 def test_there_are_never_more_workers_than_a_round_has_slots() -> None:
-    with contextlib.closing(PoolFederation(PLAN, in_memory(9), Adds(), workers=100_000)) as federation:
+    with contextlib.closing(pool(PLAN, in_memory(9), Adds(), workers=100_000)) as federation:
         model = {"w": np.zeros(3), "pid": np.array(0)}
         federation.train([TrainTask(1, client, model) for client in range(9)])
-        assert len(federation.worker_processes()) == PLAN.clients_per_round
+        assert len(workers_of(federation)) == PLAN.clients_per_round
 
 
 def test_a_worker_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,7 +384,7 @@ def test_a_worker_that_cannot_be_started_is_an_error(monkeypatch: pytest.MonkeyP
         raise BlockingIOError(11, "Resource temporarily unavailable")
 
     monkeypatch.setattr(os, "fork", refuse)
-    federation = PoolFederation(PLAN, in_memory(2), Adds(), workers=2)
+    federation = pool(PLAN, in_memory(2), Adds(), workers=2)
     with pytest.raises(TrainingFailed, match="no worker process could be started"):
         federation.train([TrainTask(1, 0, {"w": np.zeros(3)})])
 

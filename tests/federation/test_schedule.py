@@ -8,34 +8,34 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedforget.federation.schedule import Board, Part, parts_of_round
+from fedforget.federation.schedule import Part, RoundSchedule, parts_of_round
 
 SIZES = st.tuples(st.integers(1, 40), st.integers(1, 17), st.integers(1, 12))
 
 
 def played(tasks: int, workers: int, steps: int) -> tuple[float, dict[Part, tuple[float, float]]]:
     """When it all ends, and when each part ran, if workers take the next possible part and steps take one second."""
-    board, left = Board(tasks, workers, steps), len(parts_of_round(tasks, workers, steps))
+    schedule, left = RoundSchedule(tasks, workers, steps), len(parts_of_round(tasks, workers, steps))
     running: dict[int, Part] = {}
     when: dict[Part, tuple[float, float]] = {}
     now = 0.0
     while left:
         for worker in range(workers):
-            if worker not in running and (part := board.take()) is not None:
+            if worker not in running and (part := schedule.take()) is not None:
                 running[worker] = part
                 when[part] = now, now + part.stop - part.start
-        assert running, "everybody waits"
+        assert running, "all workers wait"
         now = min(when[part][1] for part in running.values())
         for worker, part in list(running.items()):
             if when[part][1] == now:
                 del running[worker]
-                board.done(part)
+                schedule.done(part)
                 left -= 1
     return now, when
 
 
 @given(SIZES)
-def test_every_step_is_done_once_and_in_order(sizes: tuple[int, int, int]) -> None:
+def test_workers_take_every_step_of_a_round_once_and_in_order(sizes: tuple[int, int, int]) -> None:
     tasks, workers, steps = sizes
     parts = parts_of_round(*sizes)
     done = {task: sorted((p.start, p.stop) for p in parts if p.task == task) for task in range(tasks)}
@@ -51,7 +51,7 @@ def test_every_step_is_done_once_and_in_order(sizes: tuple[int, int, int]) -> No
 
 
 @given(SIZES)
-def test_nobody_waits_longer_than_rounding_to_steps_asks(sizes: tuple[int, int, int]) -> None:
+def test_a_round_ends_within_two_steps_of_an_even_division(sizes: tuple[int, int, int]) -> None:
     tasks, workers, steps = sizes
     end, _ = played(*sizes)
     assert max(tasks / workers, 1) * steps <= end + 1e-9
@@ -59,9 +59,9 @@ def test_nobody_waits_longer_than_rounding_to_steps_asks(sizes: tuple[int, int, 
 
 
 @pytest.mark.parametrize(("tasks", "workers"), [(4, 2), (1, 1), (7, 1), (2, 5), (3, 3), (64, 16)])
-def test_what_comes_out_even_is_not_cut(tasks: int, workers: int) -> None:
+def test_tasks_that_divide_evenly_among_workers_are_not_cut(tasks: int, workers: int) -> None:
     assert parts_of_round(tasks, workers, 10) == [Part(task, 0, 10) for task in range(tasks)]
 
 
-def test_five_tasks_on_two_workers_take_two_and_a_half() -> None:
+def test_two_workers_do_five_tasks_in_the_time_of_two_and_a_half() -> None:
     assert played(5, 2, 10)[0] == 25

@@ -30,7 +30,7 @@ from fedforget.errors import DataChanged, LearnerDiffers, TrainingFailed
 from fedforget.evidence import laws
 from fedforget.evidence.laws import Oracle, enumerate_orders, remaining_world, symbolic_server, total_variation
 from fedforget.evidence.worlds import Case, prove
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 from fedforget.run import Run
 from fedforget.store import run_directory
 from fedforget.store.model_files import encode
@@ -80,7 +80,7 @@ def _numbered_server(world: laws.World, plan: Plan, oracle: Oracle, fails_once: 
 
     memory = ServerInMemory(plan, IdSet(world), State({"w": np.float64(0)}))
     clients = ClientsInMemory({k: IdSet(ids) for k, ids in world.items()}, dict.fromkeys(world, b""))
-    federation = InlineFederation(plan, clients, Numbers(), priorities=lambda _: oracle)
+    federation = LocalFederation(plan, clients, Numbers(), priorities=lambda _: oracle)
     return Server(plan, oracle, memory, federation, TakeAverage())
 
 
@@ -111,7 +111,7 @@ def paths(case: Case) -> Fraction:
 def _state(server: Server) -> tuple[Any, ...]:
     memory, federation = server.memory, server.federation
     assert isinstance(memory, ServerInMemory)
-    assert isinstance(federation, InlineFederation)
+    assert isinstance(federation, LocalFederation)
     clients = {
         client: (federation.memory.samples(client).ids, dict(federation.memory.first_steps(client)))
         for client in memory.roster
@@ -150,7 +150,7 @@ def _adam_server(seed: int, world: Mapping[int, Sequence[int]]) -> Server:
     samples: dict[Id, IdSet] = {client: IdSet(ids) for client, ids in world.items()}
     clients = ClientsInMemory(samples, {client: bytes([seed, int(client)]) * 16 for client in samples})
     memory = ServerInMemory(plan, IdSet(samples), State({"w": np.zeros(1)}))
-    federation = InlineFederation(plan, clients, Halfway())
+    federation = LocalFederation(plan, clients, Halfway())
     adam = aggregator(plan.server, frozenset({"w"}))
     return Server(plan, draws.PrfPriorities(bytes([seed]) * 32), memory, federation, adam)
 

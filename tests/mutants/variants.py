@@ -21,7 +21,7 @@ from fedforget.algorithm.ports import State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import ClientData, FederatedData
 from fedforget.errors import TrainingFailed
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 from fedforget.requests.processor import Processor
 from fedforget.session.engine import Engine
 from fedforget.store.client_store import ClientStore
@@ -223,9 +223,9 @@ def client_notes_round_one_only(patch: Patch) -> None:
     """A sample that is first used in a later round seems never to have been used, and is not taken out."""
     real = client.Client.local_round
 
-    def local_round(self: Any, task: Any) -> Any:
+    def local_round(self: Any, task: Any, draws: Any = None) -> Any:
         known = dict(self._first_use.known())
-        work, uses = real(self, task)
+        work, uses = real(self, task, draws)
         if task.round > 1:
             self._first_use, uses = FirstUse(self.samples, known), []
         return work, uses
@@ -308,9 +308,9 @@ def drawn_again_after_a_failure(patch: Patch) -> None:
 
 def whoever_answered(patch: Patch) -> None:
     """The average of the replies that came: who is in it depends on who failed, not on the draws alone."""
-    real_train, real_average = InlineFederation.train, aggregate.average
+    real_train, real_average = LocalFederation.train, aggregate.average
 
-    def train(self: Any, tasks: Any, meanwhile: Any = None) -> list[TrainReply]:
+    def train(self: Any, tasks: Any) -> list[TrainReply]:
         replies = []
         for task in tasks:
             try:
@@ -326,7 +326,7 @@ def whoever_answered(patch: Patch) -> None:
             raise TrainingFailed("nobody answered")
         return real_average(answered, replies)
 
-    patch.setattr(InlineFederation, "train", train)
+    patch.setattr(LocalFederation, "train", train)
     patch.setattr(aggregate, "average", average)
 
 

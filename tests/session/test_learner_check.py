@@ -32,7 +32,7 @@ from fedforget.errors import (
     RunDamaged,
     TrainingFailed,
 )
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 from fedforget.store import run_directory
 from fedforget.training.identity import parts_of
 from fedforget.training.local_sgd import TorchLearner
@@ -237,14 +237,14 @@ def test_another_setting_of_the_loss_is_asked_of_every_client_of_the_round(scrat
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 5.0]))
     assert parts_of(net(), weighted)["loss"] != parts_of(net(), nn.CrossEntropyLoss())["loss"]
     asked = list[Any]()
-    real = InlineFederation.repeats
+    real = LocalFederation.repeats
 
-    def repeats(self: InlineFederation, task: Any, *rest: Any) -> bool | None:
+    def repeats(self: LocalFederation, task: Any, *rest: Any) -> bool | None:
         asked.append(task.client)
         return real(self, task, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(InlineFederation, "repeats", repeats)
+        patch.setattr(LocalFederation, "repeats", repeats)
         Run(run.path, model=net(Relu), data=DATA, loss=nn.CrossEntropyLoss()).forget(request)
     assert len(asked) == len(set(asked)) == 2, "both clients of the round, since the module has another name"
     with pytest.raises(LearnerDiffers, match="CrossEntropyLoss"):

@@ -204,7 +204,7 @@ def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
 @pytest.mark.parametrize("make", [two_layers, three_layers, with_dropout, with_batch_norm])
 @pytest.mark.usefixtures("_large")
 @pytest.mark.parametrize("cuts", [(1,), (2,), (3,), (1, 2, 3)])
-def test_a_round_that_is_cut_is_the_same_round(
+def test_a_round_cut_in_parts_gives_the_model_of_the_whole_round(
     make: Callable[[], nn.Module], settings: LocalOptimizer, cuts: tuple[int, ...]
 ) -> None:
     """Each part by another learner, with another module that has been used before."""
@@ -214,7 +214,7 @@ def test_a_round_that_is_cut_is_the_same_round(
     for start, stop in pairwise((0, *cuts, len(BATCHES))):
         learner = TorchLearner(seeded(make, seed=start), DATA, settings)
         learner.train(work(seeded(make, seed=5), "a"))
-        found = learner.train(replace(whole.part(start, stop), halfway=found)).model
+        found = learner.train_part(whole, start, stop, halfway=found).model
         like = learner.halfway_like(whole.model) if stop < len(BATCHES) else expected
         assert like is not None
         assert {name: (each.shape, each.dtype) for name, each in found.items()} == {
@@ -225,12 +225,12 @@ def test_a_round_that_is_cut_is_the_same_round(
 
 
 @pytest.mark.parametrize("make", [two_layers, with_batch_norm])
-def test_the_outcome_is_put_where_it_is_wanted(make: Callable[[], nn.Module]) -> None:
+def test_the_outcome_of_a_round_or_a_part_is_written_where_the_caller_says(make: Callable[[], nn.Module]) -> None:
     learner, start = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(make))
-    for part in (start, start.part(0, 2)):
-        expected = learner.train(part).model
+    for stop in (len(BATCHES), 2):
+        expected = learner.train_part(start, 0, stop).model
         room = {name: np.empty_like(array) for name, array in expected.items()}
-        assert learner.train(replace(part, into=room)).model is room
+        assert learner.train_part(start, 0, stop, into=room).model is room
         assert same(room, expected)
 
 
@@ -280,10 +280,10 @@ def test_a_model_whose_shape_is_not_known_is_refused(lazy: Callable[[], nn.Modul
     assert not (tmp_path / "run").exists()
 
 
-def test_an_outcome_is_not_touched_by_what_is_trained_next() -> None:
+def test_the_next_round_leaves_the_outcome_of_a_round_or_a_part_alone() -> None:
     learner, start = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(two_layers))
-    for part in (start, start.part(0, 2)):
-        found = learner.train(part).model
+    for stop in (len(BATCHES), 2):
+        found = learner.train_part(start, 0, stop).model
         before = {name: array.copy() for name, array in found.items()}
         learner.train(work(seeded(two_layers, seed=8), "a"))
         assert same(found, before)
@@ -311,7 +311,7 @@ def test_weights_that_end_up_infinite_are_refused(value: float) -> None:
     start.model["0.weight"][0, 0], start.model["1.weight"][:, 0] = value, 0.0
     learner = TorchLearner(module, DATA, SGD)
     with pytest.raises(NonFiniteLoss, match="step 4"):
-        learner.train(replace(start, rows=start.rows[:0], streams=(), done=4))
+        learner.train_part(start, 4, 4, halfway=None)
 
 
 def test_large_weights_are_finite_although_their_sum_is_not() -> None:
@@ -330,7 +330,7 @@ def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() ->
     with pytest.raises(NonFiniteLoss, match="step 3") as whole:
         learner.train(start)
     with pytest.raises(NonFiniteLoss) as cut:
-        learner.train(replace(start.part(1, 4), halfway=learner.train(start.part(0, 1)).model))
+        learner.train_part(start, 1, 4, halfway=learner.train_part(start, 0, 1).model)
     assert str(cut.value) == str(whole.value)
 
 

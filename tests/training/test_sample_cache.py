@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import LocalRound
 from fedforget.errors import InvalidInput
-from fedforget.training.sample_cache import SharedShelves, Shelves, as_tensor
+from fedforget.training.sample_cache import SampleCache, SharedSampleCache, as_tensor
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
@@ -53,7 +53,7 @@ def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> Loc
     floats=st.sampled_from([torch.float32, torch.float64]),
     data=st.data(),
 )
-def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats: torch.dtype, data: Any) -> None:
+def test_a_batch_is_the_same_whatever_else_its_client_has(types: list[Any], floats: torch.dtype, data: Any) -> None:
     samples: dict[Id, Pair] = {place: pair(place + 0.1, kind) for place, kind in enumerate(types)}
     batch = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
     other = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
@@ -65,9 +65,9 @@ def test_what_else_a_client_has_does_not_change_a_batch(types: list[Any], floats
     )
     for present in (tuple(samples), batch):
         one = work(present, batch)
-        assert bits(next(Shelves(Source(samples), floats).batches(one))) == expected
+        assert bits(next(SampleCache(Source(samples), floats).batches(one))) == expected
         for example in (work(other, other), work(batch, batch)):
-            shared = SharedShelves(Source(samples), floats, {"b": 2, "a": len(present)}, example)
+            shared = SharedSampleCache(Source(samples), floats, {"b": 2, "a": len(present)}, example)
             assert bits(next(shared.batches(one))) == expected
             assert bits(next(shared.batches(one))) == expected
 
@@ -77,7 +77,7 @@ def test_batches_begin_where_a_copy_would(features: int, at_once: bool) -> None:
     """A matrix product may add in another order elsewhere, so that a round cut in two would have other bits."""
     samples: dict[Id, Pair] = {place: pair(place, shape=(features,)) for place in range(8)}
     batches = [(0, 5), (1, 3), (5, 7), (2, 4), (0, 6)]
-    found = list(Shelves(Source(samples), torch.float32).batches(work(range(8), *batches)))
+    found = list(SampleCache(Source(samples), torch.float32).batches(work(range(8), *batches)))
     for (x, y), batch in zip(found, batches, strict=True):
         assert x.data_ptr() % 64 == 0
         assert x.is_contiguous()
@@ -87,36 +87,36 @@ def test_batches_begin_where_a_copy_would(features: int, at_once: bool) -> None:
     assert (len({x.untyped_storage().data_ptr() for x, _ in found}) == 1) is at_once
 
 
-def test_an_erased_sample_is_not_read_again_and_others_are_read_once_per_shelf() -> None:
+def test_a_client_trains_again_without_reading_and_an_erased_sample_is_never_read_again() -> None:
     source = Source({place: pair(place) for place in range(4)})
-    shelves = Shelves(source, torch.float32)
+    cache = SampleCache(source, torch.float32)
     for _ in range(3):
-        next(shelves.batches(work((0, 1, 2, 3), (1, 3))))
+        next(cache.batches(work((0, 1, 2, 3), (1, 3))))
     assert source.read == [0, 1, 2, 3]
     source.read.clear()
-    x, _ = next(shelves.batches(work((0, 2, 3), (2, 3))))
+    x, _ = next(cache.batches(work((0, 2, 3), (2, 3))))
     assert x[:, 0].tolist() == [2.0, 3.0]
     assert source.read == [0, 2, 3]
 
 
 def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> None:
-    shelves = Shelves(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
-    x, _ = next(shelves.batches(work((0, 1, 2), (0, 1))))
+    cache = SampleCache(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
+    x, _ = next(cache.batches(work((0, 1, 2), (0, 1))))
     assert x.shape == (2, 3)
     with pytest.raises(InvalidInput, match="client a differ in shape"):
-        next(shelves.batches(work((0, 1, 2), (1, 2))))
+        next(cache.batches(work((0, 1, 2), (1, 2))))
 
 
-def test_a_shelf_filled_by_one_process_is_there_for_the_others() -> None:
+def test_rows_filled_by_one_process_are_read_by_the_others() -> None:
     source = Source({place: pair(place) for place in range(4)})
-    shared = SharedShelves(source, torch.float32, {"a": 4}, work((0,), (0,)))
+    shared = SharedSampleCache(source, torch.float32, {"a": 4}, work((0,), (0,)))
     source.read.clear()
     child = os.fork()
     if not child:
         next(shared.batches(work((0, 1, 2, 3), (1, 3))))
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
-    later = replace(work((0, 1, 2, 3), (1, 3)), samples=())  # whoever knows of the shelf isn't told the ids again
+    later = replace(work((0, 1, 2, 3), (1, 3)), samples=())  # the pool sends no ids to a worker that knows the client
     x, y = next(shared.batches(later))
     assert (x[:, 0].tolist(), y.tolist()) == ([1.0, 3.0], [1, 0])
     assert source.read == []

@@ -1,10 +1,10 @@
-"""One client: its samples, its draws, its first uses. The party that decides sample-level requests."""
+"""One client: its samples, its draws, its first uses. A client decides the requests about its samples."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,14 @@ from fedforget.errors import UnknownTarget, shown
 _PERSON = b"fedforget/wit/1"
 
 
+@dataclass(frozen=True, slots=True)
+class LocalDraws:
+    """What a client draws for one round: a row of places in its samples and a random stream for each step."""
+
+    rows: NDArray[np.intp]
+    streams: tuple[bytes, ...]
+
+
 class Client:
     """What a client knows and the server does not."""
 
@@ -47,31 +55,33 @@ class Client:
         self._steps = range(plan.local_steps)
         self._first_use = FirstUse(samples, first_steps)
         self._witness_key = b""
-        self._ahead: dict[int, tuple[NDArray[np.intp], tuple[bytes, ...]]] = {}  # drawn and not yet asked for
 
-    def get_ready(self, round_: int) -> None:
-        """Draw a round ahead of time. It is the same draw as long as the samples are the same."""
-        if round_ not in self._ahead:
-            streams = (Address(Purpose.STATE, round_, step, self._block) for step in self._steps)
-            self._ahead[round_] = self._draw(round_, self.samples), tuple(map(self._priorities.stream, streams))
+    def draws(self, round_: int) -> LocalDraws:
+        """The draws of a round. They depend on the client's seed and samples, and on nothing else."""
+        streams = (Address(Purpose.STATE, round_, step, self._block) for step in self._steps)
+        return LocalDraws(self._batches(round_, self.samples), tuple(map(self._priorities.stream, streams)))
 
-    def local_round(self, task: TrainTask) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
-        """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones."""
-        work = self._round(task)
+    def local_round(
+        self, task: TrainTask, draws: LocalDraws | None = None
+    ) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
+        """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones.
+
+        ``draws``: the draws of the round, if the caller has them already.
+        """
+        work = self._round(task, draws or self.draws(task.round))
         return work, self._first_uses(task.round, work.rows)
 
     def first_steps(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
         """The steps of a round that its witness is about, on the samples that stay. Notes nothing."""
-        work, staying = self._round(task), self.samples.without(leaving)
-        if staying is not self.samples:  # what the round did not draw can go without changing its draws
-            work = replace(work, samples=staying.ids, rows=self._draw(task.round, staying))
-        return work.part(0, min(WITNESSED_STEPS, len(work.rows)))
+        work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
+        if staying is not self.samples:  # a sample that the round did not draw leaves without changing its draws
+            work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
+        steps = min(WITNESSED_STEPS, len(work.rows))
+        return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
 
-    def _round(self, task: TrainTask) -> LocalRound:
-        self.get_ready(task.round)
-        rows, streams = self._ahead.pop(task.round)
-        after = min(WITNESSED_STEPS, len(rows)) if self._plan.has_witness(task.round) else 0
-        return LocalRound(task.round, self.id, task.model, self.samples.ids, rows, streams, witness_after=after)
+    def _round(self, task: TrainTask, draws: LocalDraws) -> LocalRound:
+        after = min(WITNESSED_STEPS, len(draws.rows)) if self._plan.has_witness(task.round) else 0
+        return LocalRound(task.round, self.id, task.model, self.samples.ids, draws.rows, draws.streams, after)
 
     def witness(self, round_: int, checksum: bytes) -> bytes:
         """A checksum of the first steps of a round, keyed: it says nothing to a reader without the client's seed."""
@@ -89,7 +99,7 @@ class Client:
             uses += [(self.id, sample, step) for sample in self._first_use.note(batch, step)]
         return uses
 
-    def _draw(self, round_: int, samples: IdSet) -> NDArray[np.intp]:
+    def _batches(self, round_: int, samples: IdSet) -> NDArray[np.intp]:
         """A row for each step: the places of its batch."""
         return draw_batches_without_replacement(
             self._priorities, self.id, samples, round_, self._steps, self._plan.batch_size
@@ -111,7 +121,7 @@ class Client:
         larger = IdSet((*self.samples, *query.samples), what=f"sample of client {shown(self.id)}")
         new = np.fromiter(map(larger.position.__getitem__, query.samples), np.intp)
         for round_ in query.rounds:
-            changed = np.isin(self._draw(round_, larger), new).any(1)
+            changed = np.isin(self._batches(round_, larger), new).any(1)
             if changed.any():
                 return JoinReply(self.id, self._plan.step_of(round_, int(changed.argmax())))
         return JoinReply(self.id, None)
@@ -120,7 +130,6 @@ class Client:
         gone = [sample for sample in samples if sample in self.samples]
         self._first_use = self._first_use.without(gone)
         self.samples = self._first_use.ids
-        self._ahead.clear()
 
     def rewind(self, last_step: int) -> None:
         self._first_use.rewind(last_step)

@@ -12,13 +12,13 @@ from fedforget.algorithm.seeds import Seed
 
 
 class ServerInMemory:
-    """A ``ServerMemory`` that keeps its states in a dictionary."""
+    """A ``ServerMemory`` that keeps its states in a dictionary, from ``state`` after ``rounds_done`` rounds on."""
 
-    def __init__(self, plan: Plan, roster: IdSet, initial: State) -> None:
+    def __init__(self, plan: Plan, roster: IdSet, state: State, rounds_done: int = 0) -> None:
         self._plan = plan
-        self._states: dict[int, State] = {0: initial}
+        self._states: dict[int, State] = {rounds_done: state}
         self._first_use = FirstUse(roster)
-        self.rounds_done = 0
+        self.rounds_done = rounds_done
 
     @property
     def roster(self) -> IdSet:

@@ -6,9 +6,9 @@ Models and states are opaque here: tensors in production, tuples of batches wher
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Protocol, runtime_checkable
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.seeds import Seed
 
-NOTHING: Iterator[None] = iter(())
 WITNESS_BYTES = 16
 WITNESSED_STEPS = 5  # more steps show more: a loss may differ only for a class that few batches hold
 
@@ -106,16 +105,15 @@ class Newcomer:
 
 
 class Federation(Protocol):
-    """Reaching clients. Replies come in task order; a missing one raises and names the client."""
+    """How the server reaches the clients. Replies come in the order of the tasks; a missing one raises an error that
+    names the client.
+    """
 
     def who_are_you(self) -> list[Presence]:
         """Every client that can be reached, in ascending order of id blocks."""
 
-    def train(self, tasks: Sequence[TrainTask], meanwhile: Iterator[None] = NOTHING) -> list[TrainReply]:
-        """Train; who has to wait for clients may take steps of ``meanwhile``, which get the next round ready."""
-
-    def get_ready(self, round_: int, client: Id) -> None:
-        """This client will be asked to train this round: whatever depends on nothing else may be done now."""
+    def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
+        """Each client trains its local round and notes its first uses, or none of them notes anything."""
 
     def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
         """Whether the client's first steps of a round that it trained before give the same again.
@@ -140,20 +138,17 @@ class Federation(Protocol):
     def rewind(self, rounds_done: int) -> None:
         """Clients take back what they noted of later rounds."""
 
+    def close(self) -> None:
+        """End what this process started to reach the clients."""
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRound:
     """What a client's learner needs for one round: the model, and the samples and random stream of each step.
 
-    ``samples`` is all that the client has now, so that a learner can get them ready together; ``rows`` has a row for
-    each step, the places of its batch among them.
-
-    A round may be cut in two (``PausableLearner``): ``done`` steps came before these, ``halfway`` is what was handed
-    over after them, and ``unfinished`` asks for a hand-over instead of a model.
-
-    ``into`` is where the outcome may be put and returned from, laid out like it, to spare a copy.
-
-    ``witness_after``: take a checksum of the local model after so many steps of the round (0: take none).
+    ``samples`` holds everything that the client has now, so that a learner can read all of it at once. ``rows`` has a
+    row for each step: the places of its batch in ``samples``. The learner takes a checksum of the local model after
+    ``witness_after`` steps (0: it takes none).
     """
 
     round: int
@@ -162,28 +157,12 @@ class LocalRound:
     samples: tuple[Id, ...]
     rows: NDArray[np.intp]
     streams: tuple[bytes, ...]
-    done: int = 0
-    halfway: Any = None
-    unfinished: bool = False
-    into: Any = None
     witness_after: int = 0
 
     @property
     def batches(self) -> tuple[tuple[Id, ...], ...]:
         """The samples of each step."""
         return tuple(tuple(self.samples[place] for place in row) for row in self.rows.tolist())
-
-    def part(self, start: int, stop: int) -> LocalRound:
-        """Its steps from ``start`` up to ``stop``."""
-        if start == 0 and stop == len(self.rows):
-            return self
-        return replace(
-            self,
-            rows=self.rows[start:stop],
-            streams=self.streams[start:stop],
-            done=start,
-            unfinished=stop < len(self.rows),
-        )
 
 
 class SampleSource(Protocol):
@@ -194,7 +173,7 @@ class SampleSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a learner returns: the local model, and the checksum that was asked for (None: it was not in this part)."""
+    """What a learner returns: the local model, and the checksum of the round's first steps (None: it took none)."""
 
     model: Any
     checksum: bytes | None = None
@@ -204,14 +183,6 @@ class LocalLearner(Protocol):
     """E local steps on given batches: deterministic, and a function of the local round and of nothing else."""
 
     def train(self, work: LocalRound) -> Trained: ...
-
-
-@runtime_checkable
-class PausableLearner(LocalLearner, Protocol):
-    """One that can stop between two steps and hand all it needs to go on to another process."""
-
-    def halfway_like(self, model: Any) -> Mapping[str, NDArray[Any]] | None:
-        """Arrays laid out like what is handed over in rounds that start from such a model; None if it cannot be."""
 
 
 class Aggregator(Protocol):

@@ -26,7 +26,7 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_EVERY, Plan
 from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import InvalidInput, UnknownTarget
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 
 World = Mapping[Any, Sequence[Any]]  # client → its sample ids
 History = tuple[Any, ...]  # of rounds (slots, ((client, (batch, …)), …))
@@ -127,7 +127,7 @@ def symbolic_server(world: World, oracle: Oracle, plan: Plan, everything: World 
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
     model = _BatchesAreTheModel(everything or world)
     clients = ClientsInMemory(samples, dict.fromkeys(samples, b""))
-    federation = InlineFederation(plan, clients, model, priorities=lambda _: oracle)
+    federation = LocalFederation(plan, clients, model, priorities=lambda _: oracle)
     return Server(plan, oracle, ServerInMemory(plan, IdSet(samples), State(())), federation, model)
 
 
@@ -290,7 +290,7 @@ def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int
 
 def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:
     """Asking twice is asking once: what is gone already needs nothing done."""
-    clients = cast(InlineFederation, server.federation).memory
+    clients = cast(LocalFederation, server.federation).memory
     return [
         request
         for request in dict.fromkeys(batch)

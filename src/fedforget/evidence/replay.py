@@ -10,14 +10,15 @@ from typing import Any
 import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
-from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.learn import OnRound, Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged, shown
+from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.store import record_audit
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
@@ -54,30 +55,6 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         return {"ok": self.ok, **asdict(self)}
-
-
-class _Watched(ServerInMemory):
-    """A memory that compares each state with the stored one as it is committed."""
-
-    compare: Callable[[int, State], None]
-
-    def commit(self, round_: int, state: State, drawn: Any) -> None:
-        super().commit(round_, state, drawn)
-        self.compare(round_, state)
-
-
-class Stretch(ServerInMemory):
-    """A memory that begins at some round and keeps the last state only."""
-
-    def __init__(self, plan: Plan, roster: IdSet, start: int, state: State) -> None:
-        super().__init__(plan, roster, state)
-        self.rounds_done, self.state = start, state
-
-    def load(self, round_: int) -> State:  # noqa: ARG002 (there is only one)
-        return self.state
-
-    def commit(self, round_: int, state: State, drawn: Any) -> None:  # noqa: ARG002
-        self.rounds_done, self.state = round_, state
 
 
 def verify(
@@ -157,7 +134,32 @@ def _replay(
     same_environment: bool,
     on_round: Callable[[int], None] | None,
 ) -> None:
-    plan, kept = run.file.plan, run.server.kept()
+    roster = run.server.roster
+    memory, clients = memory_from(run, 0), clients_of(run)
+    with reach(clients, clients.sizes) as federation:
+        learn(
+            replaying_server(run, memory, federation, aggregate),
+            run.server.rounds_done,
+            _comparing(run, found, same_environment, on_round),
+        )
+    same_draws = memory.first_rounds() == run.server.first_rounds() and all(
+        clients.first_steps(client) == run.clients.first_steps(client) for client in roster
+    )
+    found.draws_ok = same_draws
+    if not same_draws:
+        found.problems.append("the stored first uses are not those of the draws")
+    same_witnesses = all(clients.witnesses(client) == run.clients.witnesses(client) for client in roster)
+    if same_environment or same_witnesses:
+        found.witnesses_ok = same_witnesses
+        if not same_witnesses:
+            found.problems.append("the clients' witnesses are not those of their first steps")
+
+
+def _comparing(
+    run: OpenRun, found: Verification, same_environment: bool, on_round: Callable[[int], None] | None
+) -> OnRound:
+    """Compares each state of a replay with the stored one, and notes in ``found`` what differs."""
+    kept = run.server.kept()
 
     def compare(round_: int, state: State) -> None:
         found.rounds_replayed += 1
@@ -172,26 +174,12 @@ def _replay(
         if not same_environment:
             found.within_tolerance = found.within_tolerance is not False and close(state, run.server.load(round_))
 
-    frugal = Plan(plan.clients_per_round, plan.batch_size, plan.local_steps, plan.rounds, keep=KEEP_ENDS)
-    memory = _Watched(frugal, run.server.roster, run.server.load(0))
-    memory.compare = compare
-    roster = run.server.roster
-    clients = clients_of(run)
-    after = None if on_round is None else lambda round_, _: on_round(round_)
-    with reach(clients, clients.sizes) as federation:
-        server = Server(plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
-        learn(server, run.server.rounds_done, after)
-    same_draws = memory.first_rounds() == run.server.first_rounds() and all(
-        clients.first_steps(client) == run.clients.first_steps(client) for client in roster
-    )
-    found.draws_ok = same_draws
-    if not same_draws:
-        found.problems.append("the stored first uses are not those of the draws")
-    same_witnesses = all(clients.witnesses(client) == run.clients.witnesses(client) for client in roster)
-    if same_environment or same_witnesses:
-        found.witnesses_ok = same_witnesses
-        if not same_witnesses:
-            found.problems.append("the clients' witnesses are not those of their first steps")
+    def after(round_: int, state: State) -> None:
+        compare(round_, state)
+        if on_round is not None:
+            on_round(round_)
+
+    return after
 
 
 def replay_rounds(
@@ -205,22 +193,32 @@ def replay_rounds(
 
     Returns how many rounds were trained, and what was not as stored.
     """
-    kept, roster = run.server.kept(), run.server.roster
+    kept = run.server.kept()
     after = None if on_round is None else lambda round_, _: on_round(round_)
     trained, problems, known = 0, list[str](), 0
     for wanted in sorted(set(rounds)):
         if wanted <= known:
             continue
         start, stop = run.server.kept_at_or_before(wanted - 1), min(r for r in kept if r >= wanted)
-        memory = Stretch(run.file.plan, roster, start, run.server.load(start))
-        clients = clients_of(run)
+        memory, clients = memory_from(run, start), clients_of(run)
         with reach(clients, clients.sizes) as federation:
-            server = Server(run.file.plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
-            learn(server, stop, after)
-        if digest(encode(memory.state)) != kept[stop]:
+            learn(replaying_server(run, memory, federation, aggregate), stop, after)
+        if digest(encode(memory.load(stop))) != kept[stop]:
             problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
         trained, known = trained + stop - start, stop
     return trained, problems
+
+
+def replaying_server(run: OpenRun, memory: ServerInMemory, federation: Federation, aggregate: Aggregator) -> Server:
+    """A server that makes the draws of a run and commits to ``memory``."""
+    return drawing_ahead(Server(run.file.plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate))
+
+
+def memory_from(run: OpenRun, start: int) -> ServerInMemory:
+    """A memory that begins with the state of a run after round ``start`` and keeps the last one, and that of round 0."""
+    plan = run.file.plan
+    frugal = Plan(plan.clients_per_round, plan.batch_size, plan.local_steps, plan.rounds, keep=KEEP_ENDS)
+    return ServerInMemory(frugal, run.server.roster, run.server.load(start), start)
 
 
 def clients_of(run: OpenRun) -> ClientsInMemory:

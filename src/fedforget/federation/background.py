@@ -1,4 +1,4 @@
-"""One job beside the training, on the models that it makes: in a process that gives way to everybody else."""
+"""A job on the models that training makes, in a process of its own that gives way to all others."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fedforget.federation.worker import Lost, Worker
 _LOWEST_PRIORITY = 19
 
 
-class Beside:
-    """Does ``job(model)`` in a process of its own, which starts with the first model; one at a time.
+class BackgroundJob:
+    """Does ``job(model)`` in a process of its own, which starts with the first model. It does one model at a time.
 
-    Results are pairs of a model's number and what the job made of it, in the order of the models.
+    A result is a pair: the number of a model, and what the job returned for it. Results come in the order of models.
     """
 
     def __init__(self, job: Callable[[Any], Any], get_ready: Callable[[], None], patience: float) -> None:
@@ -25,7 +25,7 @@ class Beside:
         self._at: int | None = None
 
     def start(self, number: int, model: Any) -> list[tuple[int, Any]]:
-        """Begin with a model; gives the result of the one before, waiting for it if it must."""
+        """Begin with a model. Returns the result of the model before, and waits for it if need be."""
         found = self.finish()
         worker = self._worker or self._start_worker(model)
         shared = self._block.fits(model)
@@ -37,7 +37,7 @@ class Beside:
         return found
 
     def finish(self) -> list[tuple[int, Any]]:
-        """The result that is still due, if any."""
+        """Wait for the result that is due, if any, and return it."""
         if self._at is None or self._worker is None:
             return []
         number, self._at = self._at, None

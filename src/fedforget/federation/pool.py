@@ -1,8 +1,8 @@
 """One single-threaded worker process per core. What a client learns is the same wherever it is trained.
 
-The parent draws and keeps the books, as ``inline`` does; workers run local rounds and know nothing else. The model and
-the results travel through shared memory, the rest through pipes; results are read in the order of the tasks. Where the
-tasks of a round don't come out even, some are begun by one worker and finished by another (``schedule``).
+The parent process draws and keeps the clients' books (``local``); workers compute local rounds and know nothing else.
+Models travel through shared memory, everything else through pipes. The parent returns results in the order of the
+tasks. Where a round does not divide evenly, one worker begins a task and another finishes it (``schedule``).
 """
 
 from __future__ import annotations
@@ -13,23 +13,15 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
-from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import (
-    ClientMemory,
-    LocalLearner,
-    LocalRound,
-    Newcomer,
-    PausableLearner,
-    RemoveOrder,
-    Trained,
-)
+from fedforget.algorithm.ports import LocalLearner, LocalRound, Trained
 from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation import shortage
-from fedforget.federation.inline import InlineFederation
-from fedforget.federation.schedule import Board, Part
+from fedforget.federation.learner_failures import naming_the_client
+from fedforget.federation.parts import ResumableLearner, RoundPart
+from fedforget.federation.schedule import Part, RoundSchedule
 from fedforget.federation.shared_arrays import SharedArrays
 from fedforget.federation.worker import Late, Lost, Worker
 
@@ -44,39 +36,39 @@ def default_workers() -> int:
 
 
 @dataclass(slots=True)
-class _Desk:
-    """A worker, what it is at, and what comes after that."""
+class _WorkerQueue:
+    """A worker, and the parts that it was given and has not answered: the one it works on, then the next."""
 
     worker: Worker
     parts: deque[Part] = field(default_factory=deque)
-    introduced: set[Id] = field(default_factory=set)  # clients whose samples it has heard of
-    since: float = 0.0  # when it began with the first of them
+    knows: set[Id] = field(default_factory=set)  # clients whose samples the worker knows
+    since: float = 0.0  # when the worker began with the first part
     lost: bool = False
 
 
-class PoolFederation(InlineFederation):
-    """``inline`` with its local rounds in worker processes, which start with the first round and stay.
+class WorkerPool:
+    """A ``RoundTrainer`` with worker processes, which start with the first round and stay.
 
-    ``before_fork`` is given the first local round and may lay out data to be shared; ``in_worker`` runs in each worker
-    as it starts. A failure ends all workers; the next round starts new ones.
+    ``largest_round``: how many tasks a round has at most. ``before_fork`` is given the first local round and may lay
+    out data for the workers to share; ``in_worker`` runs in each worker as it starts. A failure ends all workers; the
+    next round starts new ones.
     """
 
     def __init__(
         self,
-        plan: Plan,
-        memory: ClientMemory,
+        largest_round: int,
         learner: LocalLearner,
-        priorities: Callable[[bytes], Priorities] = PrfPriorities,
         *,
         workers: int | None = None,
         patience: float = PATIENCE,
         before_fork: Callable[[LocalRound], None] | None = None,
         in_worker: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(plan, memory, learner, priorities)
+        self._largest_round, self._learner = largest_round, learner
+        self._resumable = learner if isinstance(learner, ResumableLearner) else None
         self._count = default_workers() if workers is None else workers
         self._patience, self._before_fork, self._in_worker = patience, before_fork, in_worker
-        self._desks: list[_Desk] = []
+        self._queues: list[_WorkerQueue] = []
         try:
             self._at_work = selectors.DefaultSelector()
         except OSError as error:
@@ -84,35 +76,31 @@ class PoolFederation(InlineFederation):
                 f"no worker process could be started: {error.strerror}", hint="use --federation inline"
             ) from error
         self._last_part = _SHORT  # seconds that the last part took
-        self._heard: dict[Id, tuple[Id, ...]] = {}  # in a worker: the samples of the clients it was introduced to
+        self._known: dict[Id, tuple[Id, ...]] = {}  # in a worker: the samples of the clients that it trained
 
     def close(self) -> None:
         """End the workers: at once where they are busy."""
-        for desk in self._desks:
-            if desk.parts:
-                self._at_work.unregister(desk.worker.pipe)
-            desk.worker.close(at_once=bool(desk.parts))
-        self._desks = []
+        for queue in self._queues:
+            if queue.parts:
+                self._at_work.unregister(queue.worker.pipe)
+            queue.worker.close(at_once=bool(queue.parts))
+        self._queues = []
 
-    def remove(self, orders: Sequence[RemoveOrder]) -> None:
-        self.close()  # what was laid out for them holds what is now gone
-        super().remove(orders)
-
-    def join(self, newcomers: Sequence[Newcomer]) -> None:
-        self.close()  # what was laid out for them lacks what is there now
-        super().join(newcomers)
+    def samples_change(self) -> None:
+        """End the workers: they share the samples of before."""
+        self.close()
 
     def worker_processes(self) -> list[int]:
-        return [desk.worker.process_id for desk in self._desks if desk.worker.process_id is not None]
+        return [queue.worker.process_id for queue in self._queues if queue.worker.process_id is not None]
 
-    def _train_all(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Trained]:
+    def train(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
         if not works:
             return []
         try:
-            if not self._desks:
+            if not self._queues:
                 with shortage.told():
                     self._start(works[0])
-            return self._share_out(works, meanwhile)
+            return self._share_out(works, idle)
         except BaseException:
             self.close()
             raise
@@ -120,105 +108,112 @@ class PoolFederation(InlineFederation):
     def _start(self, first: LocalRound) -> None:
         if self._before_fork is not None:
             self._before_fork(first)
-        slots = range(self._plan.clients_per_round)
+        tasks = range(self._largest_round)
         self._model = SharedArrays(first.model)
-        self._results = [SharedArrays(first.model) for _ in slots]
-        halfway = self._learner.halfway_like(first.model) if isinstance(self._learner, PausableLearner) else None
-        self._halfway = [SharedArrays(halfway) for _ in slots] if halfway is not None else []
-        for _ in range(min(self._count, len(slots))):  # a round has no work for more
-            self._desks.append(_Desk(Worker(self._run_one, get_ready=self._in_worker)))
+        self._results = [SharedArrays(first.model) for _ in tasks]
+        halfway = self._resumable.halfway_like(first.model) if self._resumable is not None else None
+        self._halfway = [SharedArrays(halfway) for _ in tasks] if halfway is not None else []
+        for _ in range(min(self._count, len(tasks))):  # a round has no work for more
+            self._queues.append(_WorkerQueue(Worker(self._run_one, get_ready=self._in_worker)))
 
-    def _share_out(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[Trained]:
-        """The local models in the order of the work; those in shared memory are there until the next round."""
+    def _share_out(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
+        """The local models in the order of the work. Models in shared memory stay there until the next round."""
         shared = self._model.fits(works[0].model)
         if shared:
             self._model.write(works[0].model)
         can_cut = shared and len(works) <= len(self._halfway)
-        board = Board(len(works), len(self._desks) if can_cut else 1, len(works[0].rows))
+        schedule = RoundSchedule(len(works), len(self._queues) if can_cut else 1, len(works[0].rows))
         trained: dict[int, Trained] = {}
-        while self._hand_out(board, works, shared=shared):
-            for desk in self._next_to_answer(works, meanwhile):
-                part = desk.parts.popleft()
+        while self._hand_out(schedule, works, shared=shared):
+            for queue in self._next_to_answer(works, idle):
+                part = queue.parts.popleft()
                 try:
-                    answer = self._answer(desk, part, large=not shared)
+                    answer = self._answer(queue, part, large=not shared)
                     before = trained.get(part.task, answer)  # of a task that was cut, one part has the checksum
                     trained[part.task] = Trained(answer.model, before.checksum or answer.checksum)
-                    board.done(part)
+                    schedule.done(part)
                 except Lost as how:
-                    board.failed(part, _named(how, works[part.task]))
-                    board.put_back(desk.parts)
-                    desk.parts.clear()
-                    desk.lost = True
+                    schedule.failed(part, _named(how, works[part.task]))
+                    schedule.put_back(queue.parts)
+                    queue.parts.clear()
+                    queue.lost = True
                 except FedForgetError as failure:
-                    board.failed(part, failure)
-                desk.since = time.monotonic()
-                if not desk.parts:
-                    self._at_work.unregister(desk.worker.pipe)
-        board.raise_first_failure()
+                    schedule.failed(part, failure)
+                queue.since = time.monotonic()
+                if not queue.parts:
+                    self._at_work.unregister(queue.worker.pipe)
+        schedule.raise_first_failure()
         return [trained[task] for task in range(len(works))]
 
-    def _hand_out(self, board: Board, works: Sequence[LocalRound], *, shared: bool) -> bool:
-        """Give every worker something to do; says whether anything that matters is under way.
+    def _hand_out(self, schedule: RoundSchedule, works: Sequence[LocalRound], *, shared: bool) -> bool:
+        """Give every worker something to do. Returns whether a worker is at something that matters.
 
-        Where parts are short, workers get the next one before they ask: waiting for it would take about as long.
+        Where parts are short, a worker gets the next part before it answers the one before: the wait between them would
+        take about as long as a part.
         """
         for depth in (1, 2) if shared and self._last_part < _SHORT else (1,):
-            for desk in self._desks:
-                if len(desk.parts) < depth and not desk.lost and (part := board.take()) is not None:
-                    self._ask(desk, part, works[part.task], shared=shared)
-        return any(board.matters(part) for desk in self._desks for part in desk.parts)
+            for queue in self._queues:
+                if len(queue.parts) < depth and not queue.lost and (part := schedule.take()) is not None:
+                    self._ask(queue, part, works[part.task], shared=shared)
+        return any(schedule.matters(part) for queue in self._queues for part in queue.parts)
 
-    def _ask(self, desk: _Desk, part: Part, work: LocalRound, *, shared: bool) -> None:
-        question = replace(  # without what the worker has: the model, and the ids of samples it has heard of
-            work.part(part.start, part.stop),
+    def _ask(self, queue: _WorkerQueue, part: Part, work: LocalRound, *, shared: bool) -> None:
+        asked = replace(  # without what the worker has: the model, and the ids of samples that it knows
+            work,
             model=None if shared else work.model,
-            samples=() if work.client in desk.introduced else work.samples,
+            samples=() if work.client in queue.knows else work.samples,
         )
-        desk.introduced.add(work.client)
-        if not desk.parts:
-            desk.since = time.monotonic()
-            self._at_work.register(desk.worker.pipe, selectors.EVENT_READ, desk)
-        desk.parts.append(part)
+        queue.knows.add(work.client)
+        if not queue.parts:
+            queue.since = time.monotonic()
+            self._at_work.register(queue.worker.pipe, selectors.EVENT_READ, queue)
+        queue.parts.append(part)
         try:
-            desk.worker.ask((part.task, question), self._patience)
+            queue.worker.ask(RoundPart(part.task, part.start, part.stop, asked), self._patience)
         except Lost as how:
             raise _named(how, work) from how
 
-    def _next_to_answer(self, works: Sequence[LocalRound], meanwhile: Iterator[None]) -> list[_Desk]:
-        while not (ready := self._at_work.select(0)) and next(meanwhile, _END) is not _END:
+    def _next_to_answer(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[_WorkerQueue]:
+        """Wait for workers that answer; take steps of ``idle`` until one does."""
+        while not (ready := self._at_work.select(0)) and next(idle, _END) is not _END:
             pass
         if not ready:
-            since, task = min((desk.since, desk.parts[0].task) for desk in self._desks if desk.parts)
+            since, task = min((queue.since, queue.parts[0].task) for queue in self._queues if queue.parts)
             ready = self._at_work.select(max(0.0, since + self._patience - time.monotonic()))
             if not ready:
                 raise _named(Late(self._patience), works[task])
         return [key.data for key, _ in ready]
 
-    def _answer(self, desk: _Desk, part: Part, *, large: bool) -> Trained:
-        is_shared, trained = desk.worker.answer(self._patience, large=large)
-        self._last_part = time.monotonic() - desk.since
+    def _answer(self, queue: _WorkerQueue, part: Part, *, large: bool) -> Trained:
+        is_shared, trained = queue.worker.answer(self._patience, large=large)
+        self._last_part = time.monotonic() - queue.since
         return Trained(self._results[part.task].views(), trained.checksum) if is_shared else trained
 
     # In a worker
 
-    def _run_one(self, question: tuple[int, LocalRound]) -> tuple[bool, Trained]:
+    def _run_one(self, part: RoundPart) -> tuple[bool, Trained]:
         """Train; says whether the model lies in shared memory."""
-        task, asked = question
-        room = (self._halfway if asked.unfinished else self._results)[task : task + 1]
-        into = room[0].views() if room else None
+        asked = part.work
         work = replace(
             asked,
-            into=into,
             model=self._model.views() if asked.model is None else asked.model,
-            samples=self._heard.setdefault(asked.client, asked.samples),
-            halfway=self._halfway[task].views() if asked.done else None,
+            samples=self._known.setdefault(asked.client, asked.samples),
         )
-        trained = self._train_one(work)
+        room = (self._results if part.is_last else self._halfway)[part.task : part.task + 1]
+        into = room[0].views() if room else None
+        with naming_the_client(work):
+            trained = self._train_part(part, work, into)
         if trained.model is not into:
-            if not work.unfinished and not (room and room[0].fits(trained.model)):
+            if part.is_last and not (room and room[0].fits(trained.model)):
                 return False, trained
             room[0].write(trained.model)
         return True, Trained(None, trained.checksum)
+
+    def _train_part(self, part: RoundPart, work: LocalRound, into: Any) -> Trained:
+        if self._resumable is None:  # its rounds are never cut
+            return self._learner.train(work)
+        halfway = None if part.is_first else self._halfway[part.task].views()
+        return self._resumable.train_part(work, part.start, part.stop, halfway, into)
 
 
 def _named(how: Lost, work: LocalRound) -> TrainingFailed:

@@ -1,7 +1,7 @@
-"""Who trains when: a round of n equal tasks on w workers in n/w of the time of one, not in its next whole number.
+"""Which worker takes which steps: w workers do n equal tasks in n/w of the time of one, not in the next whole number.
 
 McNaughton's rule ("Scheduling with deadlines and loss functions", 1959): lay the tasks on a line and cut it in w equal
-pieces. A task that is cut begins early on one worker and is finished late on another, never on both at once.
+pieces. One worker begins a task that is cut early in the round, another finishes it late, and never both at once.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ Part(task=1, start=5, stop=10)]
     ]
 
 
-class Board:
-    """What of a round is still to be handed out, and what became of the rest."""
+class RoundSchedule:
+    """The parts of a round that no worker has yet, and what became of the others."""
 
     def __init__(self, tasks: int, workers: int, steps: int) -> None:
         self._waiting = parts_of_round(tasks, workers, steps)
@@ -48,7 +48,7 @@ class Board:
         self._failures: dict[int, Exception] = {}
 
     def take(self) -> Part | None:
-        """The next part that can be worked on: of a task that nobody began, or whose first part is done."""
+        """The next part that a worker can begin: the first of a task, or one whose first part is done."""
         for part in self._waiting:
             if (part.start == 0 or part.task in self._begun) and self.matters(part):
                 self._waiting.remove(part)
@@ -56,7 +56,7 @@ class Board:
         return None
 
     def put_back(self, parts: Iterable[Part]) -> None:
-        """What nobody began with after all."""
+        """Parts that a worker was given and did not begin."""
         self._waiting[:0] = parts
 
     def done(self, part: Part) -> None:
@@ -66,10 +66,10 @@ class Board:
         self._failures[part.task] = failure
 
     def matters(self, part: Part) -> bool:
-        """Whether it can still change the outcome: not if an earlier task failed."""
+        """Whether a part can still change the outcome. It cannot if an earlier task failed."""
         return not self._failures or part.task < min(self._failures)
 
     def raise_first_failure(self) -> None:
-        """The first in the order of tasks, as if they had been done one by one."""
+        """Raise the failure that comes first in the order of tasks, as if one worker had done them one by one."""
         if self._failures:
             raise self._failures[min(self._failures)]

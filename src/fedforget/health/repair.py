@@ -9,15 +9,14 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedforget.algorithm.draws import PrfPriorities
-from fedforget.algorithm.learn import Server, learn
+from fedforget.algorithm.learn import learn
 from fedforget.algorithm.ports import Federation, State
 from fedforget.disk.door import Door
 from fedforget.disk.files import digest, write_durably
 from fedforget.disk.lock import RunLock
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts import receipt_key
-from fedforget.evidence.replay import Stretch, clients_of
+from fedforget.evidence.replay import clients_of, memory_from, replaying_server
 from fedforget.run import Run
 from fedforget.session.arguments import require_callback
 from fedforget.session.engine import Engine, OnRound
@@ -74,11 +73,10 @@ def _rebuild_model(
     start = max((earlier for earlier in kept if earlier < round_ and _is_whole(run, earlier)), default=None)
     if start is None:
         return f"the model of round {round_} cannot be rebuilt: no model of an earlier round is whole"
-    memory = Stretch(run.file.plan, run.server.roster, start, run.server.load(start))
-    priorities = PrfPriorities(run.server.seed.value)
+    memory = memory_from(run, start)
     after: Callable[[int, State], None] | None = None if on_round is None else lambda done, _: on_round(done)
-    learn(Server(run.file.plan, priorities, memory, federation, engine.aggregator()), round_, after)
-    data = encode(memory.state)
+    learn(replaying_server(run, memory, federation, engine.aggregator()), round_, after)
+    data = encode(memory.load(round_))
     if digest(data) != kept[round_]:
         return f"the model of round {round_} is not rebuilt: replaying from round {start} gives another one"
     write_durably(run.server.models.path(kept[round_]), data)
@@ -94,7 +92,7 @@ def _is_whole(run: OpenRun, round_: int) -> bool:
 
 
 def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
-    """Only where it is no key at all: two keys that don't belong together are for somebody to judge."""
+    """Only where it is no key at all: two keys that don't belong together are for the operator to judge."""
     public = run.path / PUBLIC_KEY
     if Door(run.path).status(PRIVATE_KEY) is None or receipt_key.is_public_key(run.path):
         return

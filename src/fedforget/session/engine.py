@@ -1,4 +1,4 @@
-"""What does the work of a run: its module, its data, and the processes that train."""
+"""The engine of a run: its module, its data, and the processes that train."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import Aggregator, ClientMemory
+from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, quoted, shown
-from fedforget.federation.background import Beside
-from fedforget.federation.inline import InlineFederation
-from fedforget.federation.pool import PATIENCE, PoolFederation
+from fedforget.federation.background import BackgroundJob
+from fedforget.federation.draw_ahead import drawing_ahead
+from fedforget.federation.local import LocalFederation
+from fedforget.federation.pool import PATIENCE, WorkerPool
 from fedforget.session.arguments import number_of, whole_or_none
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.evaluation import TestSet
@@ -79,15 +80,14 @@ class Engine:
         return aggregator(self.plan.server, parameter_names(self.module))
 
     @contextlib.contextmanager
-    def federation(self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]) -> Iterator[InlineFederation]:
+    def federation(self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]) -> Iterator[Federation]:
         """Reach the clients whose memory this is."""
         learner = self.learner()
-        made = (
-            InlineFederation(self.plan, clients, learner)
+        pool = (
+            None
             if self.workforce.federation == INLINE
-            else PoolFederation(
-                self.plan,
-                clients,
+            else WorkerPool(
+                self.plan.clients_per_round,
                 learner,
                 workers=self.workforce.workers,
                 patience=self.workforce.patience,
@@ -95,32 +95,32 @@ class Engine:
                 in_worker=_one_thread,
             )
         )
-        with contextlib.closing(made):
-            yield made
+        with contextlib.closing(LocalFederation(self.plan, clients, learner, trainer=pool)) as federation:
+            yield federation
 
     @contextlib.contextmanager
     def server(self, run: OpenRun) -> Iterator[Server]:
         with self.federation(run.clients, run.clients.sizes) as federation:
             priorities = PrfPriorities(run.server.seed.value)
-            yield Server(self.plan, priorities, run.server, federation, self.aggregator())
+            yield drawing_ahead(Server(self.plan, priorities, run.server, federation, self.aggregator()))
 
     @contextlib.contextmanager
     def measuring(self, run: OpenRun, every: int | None) -> Iterator[Callable[[int, Any], None] | None]:
-        """Measure models as they come: here, or beside the training where there are processes for it."""
+        """Measure models as they come: in this process, or in one of its own where worker processes train."""
         if every is None or (tests := self._test_set()) is None:
             yield None
             return
         if self.workforce.federation == INLINE:
             yield lambda round_, model: run.record.metrics.measured(round_, *tests.count_correct(model))
             return
-        with contextlib.closing(Beside(tests.count_correct, _one_thread, self.workforce.patience)) as beside:
+        with contextlib.closing(BackgroundJob(tests.count_correct, _one_thread, self.workforce.patience)) as job:
 
             def note(results: list[tuple[int, Any]]) -> None:
                 for round_, counts in results:
                     run.record.metrics.measured(round_, *counts)
 
-            yield lambda round_, model: note(beside.start(round_, model))
-            note(beside.finish())
+            yield lambda round_, model: note(job.start(round_, model))
+            note(job.finish())
 
     def measure(self, run: OpenRun, every: int | None = None) -> None:
         """Measure the current model and every so many of those that are kept, where it has not been done."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.dense import Gradient, Products, dense_tail
-from fedforget.training.sample_cache import SharedShelves, Shelves
+from fedforget.training.sample_cache import SampleCache, SharedSampleCache
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, copied, float_type, load_weights, views_of
 from fedforget.training.witness import LocalModelChecksum
@@ -46,15 +47,15 @@ class TorchLearner:
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
         self._tail = dense_tail(module) if loss is None else None
-        self._shelves = Shelves(data, float_type(module))
+        self._cache: SampleCache | SharedSampleCache = SampleCache(data, float_type(module))
         self._checksum = LocalModelChecksum(module, self._parameters)
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
         """Lay the clients' samples out in memory that processes forked from this one share."""
-        self._shelves = SharedShelves(self._data, float_type(self._module), sizes, example)
+        self._cache = SharedSampleCache(self._data, float_type(self._module), sizes, example)
 
     def halfway_like(self, model: Weights) -> Weights | None:
-        """The model and the velocities; unstored buffers cannot be handed over."""
+        """The model and the velocities. None if the module has unstored buffers, which no process can hand over."""
         if len(self._pristine):
             return None
         moving = self._parameters if self._settings.momentum else []
@@ -62,29 +63,41 @@ class TorchLearner:
 
     def train(self, work: LocalRound) -> Trained:
         """θ_k^(t) after E steps from θ^(t-1)."""
-        if work.halfway is None or self._settings.prox:
+        return self.train_part(work, 0, len(work.rows))
+
+    def train_part(
+        self, work: LocalRound, start: int, stop: int, halfway: Weights | None = None, into: Weights | None = None
+    ) -> Trained:
+        """The steps from ``start`` up to ``stop`` of a local round; ``halfway`` is the outcome of those before.
+
+        The last part returns θ_k^(t), an earlier one what the next part needs, in ``into`` if it is given.
+        """
+        if halfway is None or self._settings.prox:
             load_weights(self._module, work.model)
-        start = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
+        origin = [p.detach().clone() for p in self._parameters] if self._settings.prox else []
         velocities: list[Tensor] = []
-        if work.halfway is not None:
-            model, velocities = _taken_over(work.halfway)
+        if halfway is not None:
+            model, velocities = _taken_over(halfway)
             load_weights(self._module, model)
         self._pristine.restore()
         self._module.train()
-        checksum = self._run_steps(work, start, velocities)
+        checksum = self._run_steps(work, range(start, stop), origin, velocities)
         outcome = views_of(self._module)
         _require_same_tensors(outcome, work)
-        if work.unfinished:
-            return Trained(copied(_handed_over(outcome, velocities), work.into), checksum)
+        if stop < len(work.rows):
+            return Trained(copied(_handed_over(outcome, velocities), into), checksum)
         if not all(map(_is_finite, self._parameters)):
-            raise self._not_finite(work, len(work.rows) - 1)
-        return Trained(copied(outcome, work.into), checksum)
+            raise self._not_finite(work, stop - 1)
+        return Trained(copied(outcome, into), checksum)
 
     @torch.no_grad()
-    def _run_steps(self, work: LocalRound, start: list[Tensor], velocities: list[Tensor]) -> bytes | None:
-        """Take the steps; returns the checksum after the one that the witness is about, if it is among them."""
-        checksum, witnessed = None, work.witness_after - work.done - 1
-        for index, ((x, y), stream) in enumerate(zip(self._shelves.batches(work), work.streams, strict=True)):
+    def _run_steps(
+        self, work: LocalRound, steps: range, origin: list[Tensor], velocities: list[Tensor]
+    ) -> bytes | None:
+        """Take some steps. Returns the checksum after the step that the witness is about, if it is among them."""
+        checksum, part = None, slice(steps.start, steps.stop)
+        cut = work if len(steps) == len(work.rows) else replace(work, rows=work.rows[part], streams=work.streams[part])
+        for index, (x, y), stream in zip(steps, self._cache.batches(cut), cut.streams, strict=True):
             if self._has_batch_norm and len(x) == 1:
                 raise TrainingFailed(
                     f"BatchNorm on a batch of one ({_where(work, index)})",
@@ -94,8 +107,8 @@ class TorchLearner:
             value = loss.item()
             if not math.isfinite(value):
                 raise self._not_finite(work, index)
-            self._step(gradients, start, velocities)
-            if index == witnessed:
+            self._step(gradients, origin, velocities)
+            if index + 1 == work.witness_after:
                 checksum = self._checksum.after(value)
         return checksum
 
@@ -178,7 +191,7 @@ def _require_one_number(loss: object) -> None:
 
 
 def _where(work: LocalRound, index: int) -> str:
-    return f"client {work.client}, round {work.round}, step {work.done + index + 1}"
+    return f"client {work.client}, round {work.round}, step {index + 1}"
 
 
 def _require_same_tensors(outcome: Weights, work: LocalRound) -> None:

@@ -1,8 +1,8 @@
-"""A client's samples as rows of one tensor: read once, when the client first trains, and picked from by batch.
+"""A client's samples as rows of one tensor: the learner reads them once and picks each batch from the rows.
 
-A batch is a function of its samples alone, whatever else the client has or had: rows of a shelf are the bytes that
-stacking the samples one by one would give. Where samples differ in type or shape there is no shelf, and they are
-stacked batch by batch. An erased sample is on no shelf, and is never read again.
+A batch is a function of its samples alone, whatever else the client has or had: the rows are the bytes that stacking
+the samples one by one would give. Where a client's samples differ in type or shape there are no rows, and the learner
+stacks them batch by batch. An erased sample is in no row, and is never read again.
 """
 
 from __future__ import annotations
@@ -26,53 +26,63 @@ _ALIGNMENT = 64  # bytes: where PyTorch lets tensors begin
 _AT_ONCE = 2**22  # bytes
 
 
-class Shelves:
-    """The shelves of the clients that this process trains."""
+class _SampleReader:
+    """Reads samples from their source, as tensors."""
 
     def __init__(self, source: SampleSource, floats: torch.dtype) -> None:
         self._source = source
         self._floats = floats
-        self._single: dict[tuple[Id, Id], Pair] = {}
-        self._filled: dict[Id, tuple[tuple[Id, ...], Pair | None]] = {}  # a client's samples, and their rows
+        self._single: dict[tuple[Id, Id], Pair] = {}  # samples of clients without rows
 
-    def batches(self, work: LocalRound) -> Iterator[Pair]:
-        """The samples of each step of a local round, stacked."""
-        shelf = self._shelf(work)
-        if shelf is None:
-            for batch in work.batches:
-                yield self._stack(work.client, [self._sample(work.client, sample) for sample in batch])
-            return
-        yield from zip(*(_picked(column, torch.from_numpy(work.rows)) for column in shelf), strict=True)
-
-    def _shelf(self, work: LocalRound) -> Pair | None:
-        present, shelf = self._filled.get(work.client, (None, None))
-        if present is not work.samples and present != work.samples:
-            shelf = self._read_all(work)
-            self._filled[work.client] = work.samples, shelf
-        return shelf
-
-    def _read_all(self, work: LocalRound) -> Pair | None:
-        """All samples of a client as rows, or None if they cannot be."""
+    def rows(self, work: LocalRound) -> Pair | None:
+        """All samples of a client as rows, or None if they differ in type or shape."""
         pairs = [self._source.sample(work.client, sample) for sample in work.samples]
         if len({(x.dtype, x.shape, y.dtype, y.shape) for x, y in pairs}) != 1:
             return None
         return as_tensor(np.stack([x for x, _ in pairs]), self._floats), as_tensor(np.stack([y for _, y in pairs]))
 
-    def _sample(self, client: Id, sample: Id) -> Pair:
+    def sample(self, client: Id, sample: Id) -> Pair:
         if (client, sample) not in self._single:
             x, y = self._source.sample(client, sample)
             self._single[client, sample] = as_tensor(x, self._floats), as_tensor(y)
         return self._single[client, sample]
 
-    @staticmethod
-    def _stack(client: Id, pairs: Sequence[Pair]) -> Pair:
-        try:
-            return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
-        except RuntimeError as error:
-            raise InvalidInput(
-                f"the samples of client {shown(client)} differ in shape",
-                hint="pad or crop them to one shape, in a new run",
-            ) from error
+    def batches(self, work: LocalRound, rows: Pair | None) -> Iterator[Pair]:
+        """The samples of each step of a local round, stacked: picked from the client's rows where it has them."""
+        if rows is None:
+            for batch in work.batches:
+                yield _stacked(work.client, [self.sample(work.client, sample) for sample in batch])
+            return
+        yield from zip(*(_picked(column, torch.from_numpy(work.rows)) for column in rows), strict=True)
+
+
+class SampleCache:
+    """The rows of the clients that this process trains."""
+
+    def __init__(self, source: SampleSource, floats: torch.dtype) -> None:
+        self._reader = _SampleReader(source, floats)
+        self._known: dict[Id, tuple[tuple[Id, ...], Pair | None]] = {}  # a client's samples, and their rows
+
+    def batches(self, work: LocalRound) -> Iterator[Pair]:
+        """The samples of each step of a local round, stacked."""
+        return self._reader.batches(work, self._rows(work))
+
+    def _rows(self, work: LocalRound) -> Pair | None:
+        present, rows = self._known.get(work.client, (None, None))
+        if present is not work.samples and present != work.samples:
+            rows = self._reader.rows(work)
+            self._known[work.client] = work.samples, rows
+        return rows
+
+
+def _stacked(client: Id, pairs: Sequence[Pair]) -> Pair:
+    try:
+        return torch.stack([x for x, _ in pairs]), torch.stack([y for _, y in pairs])
+    except RuntimeError as error:
+        raise InvalidInput(
+            f"the samples of client {shown(client)} differ in shape",
+            hint="pad or crop them to one shape, in a new run",
+        ) from error
 
 
 def _picked(column: Tensor, rows: Tensor) -> Iterator[Tensor]:
@@ -89,41 +99,47 @@ def _picked(column: Tensor, rows: Tensor) -> Iterator[Tensor]:
 _EMPTY, _FULL, _RAGGED = 0, 1, 2
 
 
-class SharedShelves(Shelves):
-    """One memory map for all clients, made before processes fork; whoever trains a client first fills its shelf.
+class SharedSampleCache:
+    """The rows of all clients in one memory map, made before processes fork. The first process that trains a client
+    fills its rows, for all processes.
 
-    A client is trained by one process at a time, so nobody waits. Pages that nobody fills cost nothing. The rows are
-    laid out like ``example``; a client whose samples are otherwise goes without a shelf.
+    One process at a time trains a client, so no process waits. Pages that no process fills cost nothing. The rows are
+    laid out like those of ``example``; a client whose samples differ from it has no rows.
     """
 
     def __init__(self, source: SampleSource, floats: torch.dtype, sizes: Mapping[Id, int], example: LocalRound) -> None:
-        super().__init__(source, floats)
+        self._reader = _SampleReader(source, floats)
         self._place = {client: place for place, client in enumerate(sizes)}
         self._start = [0, *accumulate(sizes.values())]
-        x, y = self._sample(example.client, example.batches[0][0])
-        self._rows = _shared(self._start[-1], x), _shared(self._start[-1], y)
+        x, y = self._reader.sample(example.client, example.batches[0][0])
+        self._all_rows = _shared(self._start[-1], x), _shared(self._start[-1], y)
         self._state = np.frombuffer(_shared_bytes(len(sizes)), np.uint8)
 
-    def _shelf(self, work: LocalRound) -> Pair | None:
+    def batches(self, work: LocalRound) -> Iterator[Pair]:
+        """The samples of each step of a local round, stacked."""
+        return self._reader.batches(work, self._rows(work))
+
+    def _rows(self, work: LocalRound) -> Pair | None:
         place = self._place[work.client]
-        shelf = self._of(place)
+        rows = self._rows_at(place)
         if self._state[place] == _EMPTY:
-            self._state[place] = _FULL if self._fill(shelf, self._read_all(work)) else _RAGGED
-        return shelf if self._state[place] == _FULL else None
+            self._state[place] = _FULL if _filled(rows, self._reader.rows(work)) else _RAGGED
+        return rows if self._state[place] == _FULL else None
 
-    def _of(self, place: int) -> Pair:
+    def _rows_at(self, place: int) -> Pair:
         here = slice(self._start[place], self._start[place + 1])
-        return self._rows[0][here], self._rows[1][here]
+        return self._all_rows[0][here], self._all_rows[1][here]
 
-    @staticmethod
-    def _fill(shelf: Pair, rows: Pair | None) -> bool:
-        if rows is None or any(
-            new.dtype != old.dtype or new.shape != old.shape for new, old in zip(rows, shelf, strict=True)
-        ):
-            return False
-        for old, new in zip(shelf, rows, strict=True):
-            old.copy_(new)
-        return True
+
+def _filled(room: Pair, rows: Pair | None) -> bool:
+    """Copy rows to where there is room for them; says whether they fit."""
+    if rows is None or any(
+        new.dtype != old.dtype or new.shape != old.shape for new, old in zip(rows, room, strict=True)
+    ):
+        return False
+    for old, new in zip(room, rows, strict=True):
+        old.copy_(new)
+    return True
 
 
 def _shared_bytes(size: int) -> mmap.mmap:
