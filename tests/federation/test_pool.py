@@ -1,4 +1,4 @@
-"""The pool: the bytes of ``inline``, whichever worker trains; a worker that dies or hangs is named; none outlives its parent."""
+"""The pool: the bytes of ``inline``, whichever worker trains. A worker that dies or hangs is named."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.evidence.laws import Enumeration, History, Oracle, Progress, World, stored_history, symbolic_server
-from fedforget.federation.inline import InlineFederation
+from fedforget.federation.local import LocalFederation
 from fedforget.requests.lifecycle import Basis, Submission
 from fedforget.requests.memory import BookInMemory, InboxInMemory, WorkInMemory, processor_in_memory
 from fedforget.requests.processor import Processor
@@ -103,7 +103,7 @@ class _Life:
 
     def __init__(self, server: Server) -> None:
         self._inbox, self._arriving = InboxInMemory(), list[Submission]()
-        clients = cast(InlineFederation, server.federation).memory
+        clients = cast(LocalFederation, server.federation).memory
         self.processor: Processor = processor_in_memory(server, clients, WorkInMemory(self._hand_in), self._inbox)
         self.changed = False
 
