@@ -11,12 +11,13 @@ from pathlib import Path
 import click
 import pytest
 import typer
+from typer.testing import CliRunner
 
 import fedforget
 from fedforget import errors
 from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import learning, looking, proving, receipts, requests
+from fedforget.cli import learning, looking, planning, proving, receipts, requests
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.plan_file import PlanFile
@@ -24,7 +25,7 @@ from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = (learning, looking, proving, receipts, requests)  # importing them fills the program
+COMMANDS = (learning, looking, planning, proving, receipts, requests)  # importing them fills the program
 
 
 def text_of(name: str) -> str:
@@ -205,6 +206,13 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_the_actor(page: Path) -> None:
+    """Caller, process, client, server, operator, auditor; code aside."""
+    prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert re.findall(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", prose, re.IGNORECASE) == []
+
+
 def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
     indexes = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md"]
     linked = {
@@ -213,6 +221,16 @@ def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
         for target in re.findall(r"\]\(([^)\s]+)\)", index.read_text(encoding="utf-8"))
     }
     assert [str(page.relative_to(ROOT)) for page in PAGES[1:] if page not in linked] == []
+
+
+def test_the_plan_in_the_readme_is_what_the_command_prints() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("\n## How often it recomputes\n")[1].split("\n## ")[0]
+    command, *printed = [line[4:] for line in section.splitlines() if line.startswith("    ")]
+    result = CliRunner().invoke(cli.app, command.split()[1:])
+    assert result.exit_code == 0
+    assert "\n".join(printed) in result.stdout
+    assert len(printed) == 5
 
 
 # The API

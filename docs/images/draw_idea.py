@@ -38,7 +38,7 @@ def picture() -> str:
     """Three rows under one another."""
     everyone = IdSet(range(8))
     rows = [
-        ("batch of 3 out of 8", "the smallest priorities are drawn", everyone, None),
+        ("mini-batch of 3 out of 8", "the smallest priorities are drawn", everyone, None),
         ("sample 3 is erased: it was drawn", "the next in line takes its place", everyone.without([3]), 3),
         ("sample 0 is erased: it was not", "nothing changes, nothing to recompute", everyone.without([0]), 0),
     ]
@@ -58,7 +58,7 @@ def picture() -> str:
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 {height}" role="img" '
-        f'aria-label="A batch before and after an erasure"><style>{style}</style>'
+        f'aria-label="A mini-batch before and after an erasure"><style>{style}</style>'
         f'<rect width="980" height="{height}" fill="#fff"/>' + "".join(body) + "</svg>\n"
     )
 

@@ -249,7 +249,7 @@ def test_entry_6_what_an_implementation_may_not_do() -> None:
             "drawn until success: client 1 takes part": redrawn[1, 1],
             "drawn until success: client 1 takes part, retrained": retrained[1, 1],
             "drawn until success: distance": distance(redrawn, retrained),
-            "whoever answered: distance": distance(answered, everyone),
+            "averaging over those that answered: distance": distance(answered, everyone),
         },
     )
 
