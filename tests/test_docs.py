@@ -1,7 +1,8 @@
-"""The documentation says what is: commands, exit codes, tables and links."""
+"""The documentation says what is: commands, exit codes, tables, keys, fields, messages, rooms and links."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import re
 import sqlite3
@@ -10,17 +11,21 @@ from pathlib import Path
 import click
 import pytest
 import typer
+from typer.testing import CliRunner
 
+import fedforget
 from fedforget import errors
+from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import learning, looking, proving, receipts, requests
+from fedforget.cli import learning, looking, planning, proving, receipts, requests
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.plan_file import PlanFile
+from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = (learning, looking, proving, receipts, requests)  # importing them fills the program
+COMMANDS = (learning, looking, planning, proving, receipts, requests)  # importing them fills the program
 
 
 def text_of(name: str) -> str:
@@ -140,6 +145,22 @@ def test_every_table_and_column_is_documented(database: str, schema: str) -> Non
     assert documented_tables(database) == real_tables(schema)
 
 
+def keys_of(schema: str) -> dict[str, list[str]]:
+    """The keys that each key-value table may hold: those that its constraint names."""
+    tables = re.findall(r"CREATE TABLE (\w+) \((.*?)\n\)", schema, re.DOTALL)
+    return {name: re.findall(r"WHEN '(\w+)' THEN", body) for name, body in tables if "CASE key" in body}
+
+
+@pytest.mark.parametrize(("database", "schema"), [("server.db", server_store.SCHEMA), ("record.db", record.SCHEMA)])
+def test_every_key_of_a_key_value_table_is_documented(database: str, schema: str) -> None:
+    section = text_of("run-directory.md").split(f"\n## {database}\n")[1].split("\n## ")[0]
+    keys = keys_of(schema)
+    assert keys
+    for table, names in keys.items():
+        (row,) = [cells for cells in rows_of(section) if cells[0] == f"`{table}`"]
+        assert [name for name in names if f"`{name}`" not in row[2]] == []
+
+
 def test_every_part_of_the_plan_file_is_documented() -> None:
     from fedforget.algorithm.plan import Plan  # noqa: PLC0415 (only here)
 
@@ -183,3 +204,90 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     source = "\n".join(path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py"))
     named = set(re.findall(r"docs/[\w/-]+\.md", source))
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_pages_name_the_actor(page: Path) -> None:
+    """Caller, process, client, server, operator, auditor; code aside."""
+    prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
+    assert re.findall(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", prose, re.IGNORECASE) == []
+
+
+def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
+    indexes = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md"]
+    linked = {
+        (index.parent / target.partition("#")[0]).resolve()
+        for index in indexes
+        for target in re.findall(r"\]\(([^)\s]+)\)", index.read_text(encoding="utf-8"))
+    }
+    assert [str(page.relative_to(ROOT)) for page in PAGES[1:] if page not in linked] == []
+
+
+def test_the_plan_in_the_readme_is_what_the_command_prints() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    section = text.split("\n## How often it recomputes\n")[1].split("\n## ")[0]
+    command, *printed = [line[4:] for line in section.splitlines() if line.startswith("    ")]
+    result = CliRunner().invoke(cli.app, command.split()[1:])
+    assert result.exit_code == 0
+    assert "\n".join(printed) in result.stdout
+    assert len(printed) == 5
+
+
+# The API
+
+
+def public_dataclasses() -> list[str]:
+    return [name for name in fedforget.__all__ if dataclasses.is_dataclass(getattr(fedforget, name))]
+
+
+@pytest.mark.parametrize("name", public_dataclasses())
+def test_every_field_of_a_public_dataclass_is_documented(name: str) -> None:
+    """In the entry or the entries that name the class, inside code."""
+    kind = getattr(fedforget, name)
+    entries = [entry for entry in text_of("api.md").split("\n\n") if re.search(rf"`{name}[`(.]", entry)]
+    documented = {
+        word for entry in entries for code in re.findall(r"`([^`]+)`", entry) for word in re.findall(r"\w+", code)
+    }
+    fields = [field.name for field in dataclasses.fields(kind)]
+    fields += [each for each, value in vars(kind).items() if isinstance(value, property)]
+    assert [field for field in fields if field not in documented] == []
+
+
+# The architecture
+
+
+def test_every_message_is_documented() -> None:
+    """Every dataclass of the ports, so that no message is left out."""
+    here = [value for value in vars(ports).values() if dataclasses.is_dataclass(value) and isinstance(value, type)]
+    names = [value.__name__ for value in here if value.__module__ == ports.__name__]
+    assert len(names) > 10
+    assert [name for name in names if f"`{name}`" not in text_of("architecture.md")] == []
+
+
+def documented_rooms() -> dict[str, list[str]]:
+    section = text_of("architecture.md").split("\n## The rooms\n")[1].split("\n## ")[0]
+    return {cells[0].strip("`/"): cells for cells in rows_of(section)[1:]}
+
+
+@pytest.mark.parametrize("room", [*sorted(ALLOWED), "cli"])
+def test_every_room_is_documented_with_what_it_may_import(room: str) -> None:
+    _, holds, rooms, packages = documented_rooms()[room]
+    assert len(holds) > 10
+    if room == "cli":
+        return
+    ours = {name.removeprefix("fedforget.") for name in ALLOWED[room] if name.startswith("fedforget.")} - {"errors"}
+    names = {"sklearn": "scikit-learn"}
+    others = {names.get(name, name) for name in ALLOWED[room] if not name.startswith("fedforget.")}
+    assert set(packages.replace(",", "").split()) == others
+    if rooms == "all of the above":
+        above = list(documented_rooms())
+        assert ours == set(above[: above.index(room)])
+    else:
+        assert set(re.findall(r"`([\w.]+)`", rooms)) == ours
+
+
+def test_every_source_file_that_the_architecture_names_exists() -> None:
+    named = set(re.findall(r"`(\w+(?:/\w+)*\.py)`", text_of("architecture.md")))
+    assert len(named) > 20
+    places = (ROOT, ROOT / "src" / "fedforget")
+    assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []

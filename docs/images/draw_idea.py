@@ -12,7 +12,7 @@ LEFT, WIDTH, ROW = 330, 620, 74
 
 
 def row(top: int, title: str, subtitle: str, present: IdSet, gone: int | None) -> list[str]:
-    """One line: every id at its priority, the drawn ones filled, the erased one crossed out."""
+    """One line: every id at its priority, the drawn ones filled, the erased one dashed, with a word above it."""
     everyone = IdSet(range(8))
     priorities = PrfPriorities(SEED)
     values = priorities(Address(Purpose.BATCH, 1, 0, id_block(CLIENT)), everyone)[:, 0]
@@ -30,7 +30,7 @@ def row(top: int, title: str, subtitle: str, present: IdSet, gone: int | None) -
         shapes.append(f'<circle cx="{x:.1f}" cy="{top}" r="15" class="{kind}"/>')
         shapes.append(f'<text x="{x:.1f}" y="{top + 5}" class="n {kind}-n">{identifier}</text>')
         if kind == "gone":
-            shapes.append(f'<path d="M{x - 11:.1f} {top - 11} l22 22 m0 -22 l-22 22" class="x"/>')
+            shapes.append(f'<text x="{x:.1f}" y="{top - 21}" class="e">erased</text>')
     return shapes
 
 
@@ -38,7 +38,7 @@ def picture() -> str:
     """Three rows under one another."""
     everyone = IdSet(range(8))
     rows = [
-        ("batch of 3 out of 8", "the smallest priorities are drawn", everyone, None),
+        ("mini-batch of 3 out of 8", "the smallest priorities are drawn", everyone, None),
         ("sample 3 is erased: it was drawn", "the next in line takes its place", everyone.without([3]), 3),
         ("sample 0 is erased: it was not", "nothing changes, nothing to recompute", everyone.without([0]), 0),
     ]
@@ -54,11 +54,11 @@ def picture() -> str:
         ".drawn{fill:#0b69a3;stroke:#0b69a3}.drawn-n{fill:#fff;stroke:none;font-weight:600}"
         ".idle{fill:#fff;stroke:#9aa5b1;stroke-width:1.5}.idle-n{fill:#52606d;stroke:none}"
         ".gone{fill:#fff;stroke:#ba2525;stroke-width:1.5;stroke-dasharray:3 3}.gone-n{fill:#ba2525;stroke:none}"
-        ".x{stroke:#ba2525;stroke-width:2;fill:none}"
+        ".e{font-size:12px;fill:#ba2525;text-anchor:middle}"
     )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 980 {height}" role="img" '
-        f'aria-label="A batch before and after an erasure"><style>{style}</style>'
+        f'aria-label="A mini-batch before and after an erasure"><style>{style}</style>'
         f'<rect width="980" height="{height}" fill="#fff"/>' + "".join(body) + "</svg>\n"
     )
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from fractions import Fraction
 from itertools import accumulate, product
-from math import comb
+from math import comb, log
 from pathlib import Path
 from typing import Any
 
@@ -249,7 +249,7 @@ def test_entry_6_what_an_implementation_may_not_do() -> None:
             "drawn until success: client 1 takes part": redrawn[1, 1],
             "drawn until success: client 1 takes part, retrained": retrained[1, 1],
             "drawn until success: distance": distance(redrawn, retrained),
-            "whoever answered: distance": distance(answered, everyone),
+            "averaging over those that answered: distance": distance(answered, everyone),
         },
     )
 
@@ -377,8 +377,43 @@ def test_entry_11_a_stream_of_requests() -> None:
             "fewest clients, all erased one by one, that exceed 4·ρ·w": next(
                 clients for clients, total in enumerate(harmonic, start=1) if total > 4
             ),
+            "share of the clients that has gone when 4·ρ·w can first fail": f"{_share_gone():.4f}",
+            "1,000 clients, K·R = 1: first request that exceeds 4·ρ·w": beyond_four(1000, 1)[0],
+            "1,000 clients, K·R = 10: first request that exceeds 4·ρ·w": beyond_four(1000, 10)[0],
+            "1,000 clients, K·R = 100: requests that exceed 4·ρ·w": len(beyond_four(1000, 100)),
         },
     )
+
+
+def beyond_four(clients: int, slots: int) -> list[int]:
+    """The numbers of requests, one client after the other, that recompute more than 4·ρ·w times on average."""
+    world = {"clients_per_round": 1, "batch_size": 1, "local_steps": 1, "rounds": slots}
+    each = [forgetting_cost([Loss(1, None)], clients=left, **world).probability for left in range(clients, 0, -1)]
+    bound = 4 * min(1.0, float(client_bound(clients=clients, clients_per_round=1, rounds=slots)))
+    return [w for w, total in enumerate(accumulate(each), start=1) if total > bound * w * (1 + 1e-12)]
+
+
+def _share_gone() -> float:
+    """The x > 0 with −ln(1 − x) = 4·x, by bisection: below it the left side is smaller."""
+    low, high = 0.5, 1 - 1e-9
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if -log(1 - middle) < 4 * middle else (low, middle)
+    return low
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3, 10, 100])
+@pytest.mark.parametrize("clients", [1, 2, 5, 30, 31, 100, 1000])
+def test_entry_11_the_factor_four_holds_until_few_are_left(clients: int, slots: int) -> None:
+    exceeding = beyond_four(clients, slots)
+    assert all(w > _share_gone() * clients for w in exceeding)
+    assert bool(exceeding) == (clients >= 31) or slots > 1
+    one_client = {"clients": 1, "clients_per_round": 1, "batch_size": 1, "local_steps": 1, "rounds": slots}
+    of_samples = expected_stream_cost([Request(0, i) for i in range(clients)], {0: clients}, **one_client)
+    of_clients = expected_stream_cost(
+        [Request(i) for i in range(clients)], dict.fromkeys(range(clients), 1), **{**one_client, "clients": clients}
+    )
+    assert of_samples.expected_recomputations == pytest.approx(of_clients.expected_recomputations, rel=1e-9)
 
 
 # --------------------------------------------------------------------------------------- the document says nothing else

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.errors import InvalidInput
 from fedforget.planner.costs import Loss, forgetting_cost, sample_change
 from fedforget.planner.geometric import change_within
-from fedforget.plots.costs import draw_costs
+from fedforget.plots.costs import _figure, draw_costs, log_ticks
 
 PLAN = Plan(5, 10, 10, 30)
 BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
@@ -74,3 +75,39 @@ def test_what_cannot_be_written(tmp_path: Path) -> None:
         draw_costs(tmp_path / "costs.jpg", PLAN, {200: 300})
     with pytest.raises(InvalidInput, match="there is no directory"):
         draw_costs(tmp_path / "no" / "costs.png", PLAN, {200: 300})
+
+
+@pytest.mark.parametrize(
+    ("plan", "sizes"), [(PLAN, {200: 300}), (Plan(3, 4, 5, 40), {23: 30, 24: 30})], ids=["paper's MNIST", "demo"]
+)
+def test_panels_have_equal_heights(plan: Plan, sizes: dict[int, int]) -> None:
+    assert len({axes.get_ylim() for axes in _figure(plan, sizes).axes}) == 1
+
+
+def test_a_curve_too_low_to_be_read_has_its_own_axis() -> None:
+    left, right = _figure(Plan(1, 1, 1, 1), {10**6: 10**6}).axes[:2]
+    assert left.get_ylim()[1] < right.get_ylim()[1] / 20
+
+
+@pytest.mark.parametrize("plan", [Plan(40, 99, 5, 400), Plan(6, 8, 5, 200), Plan(50, 8, 50, 10**5)])
+def test_labels_of_a_logarithmic_axis_do_not_touch(plan: Plan) -> None:
+    figure = _figure(plan, {2: 2, 30: 8})
+    figure.draw_without_rendering()
+    for axes in figure.axes[2:]:
+        assert axes.get_xscale() == "log"
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
+        assert all(left.x1 < right.x0 for left, right in pairwise(sorted(boxes, key=lambda box: box.x0)))
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        ((3, 90), [5, 10, 20, 50]),
+        ((133.3, 8000), [200, 500, 1000, 2000, 5000]),
+        ((11_430, 26_667), [12_000, 15_000, 20_000, 25_000]),
+        ((1, 1e12), [1, 1e3, 1e6, 1e9, 1e12]),
+        ((301, 303), [301, 303]),
+    ],
+)
+def test_ticks_of_a_logarithmic_axis(ends: tuple[float, float], expected: list[float]) -> None:
+    assert log_ticks(*ends) == pytest.approx(expected)

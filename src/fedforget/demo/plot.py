@@ -1,4 +1,4 @@
-"""The demonstration as a picture: accuracy over the steps that were computed, with every request and rewind."""
+"""The demonstration as a picture: accuracy over the steps that were computed, and what retraining each time takes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,19 @@ def draw_story(path: Path, story: Story) -> None:
 def _figure(story: Story) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415 (only when a picture is drawn)
 
-    figure = Figure(figsize=(11, 5.2), layout="constrained")
-    axes = figure.subplots()
+    figure = Figure(figsize=(11, 6.6), layout="constrained")
+    axes, bars = figure.subplots(2, 1, height_ratios=(4, 1))
+    _accuracy(axes, story)
+    _comparison(bars, story)
+    figure.legend(
+        handles=[_key(number, chapter) for number, chapter in enumerate(story.chapters, start=1)],
+        loc="outside lower center", ncols=2, frameon=False, fontsize=9.5, handlelength=1.2,
+    )  # fmt: skip
+    return figure
+
+
+def _accuracy(axes: Axes, story: Story) -> None:
+    """Training, each request with its rewind, and one retraining that ends in the same bytes."""
     starts = list(accumulate((chapter.recomputed_steps for chapter in story.chapters), initial=story.steps))
     axes.plot(*_xy(story.learned, 0), color=BLUE, linewidth=2)
     for number, (chapter, start) in enumerate(zip(story.chapters, starts, strict=False), start=1):
@@ -40,16 +51,29 @@ def _figure(story: Story) -> Figure:
     )  # fmt: skip
     _label(axes, story.steps / 2, f"training: {story.steps} steps")
     _label(axes, (story.steps + end) / 2, f"forgetting four times: {story.recomputed_steps} steps")
-    _label(axes, end + story.steps / 2, f"one retraining: {story.steps} steps")
+    _label(axes, end + story.steps / 2, f"one retraining, to compare: {story.steps} steps")
     axes.set(xlabel="steps computed", ylabel="test accuracy", xlim=(0, end + story.steps + 4), ylim=(0, 1.16))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.grid(axis="y", color=FAINT)
     axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(
-        handles=[_key(number, chapter) for number, chapter in enumerate(story.chapters, start=1)],
-        loc="outside lower center", ncols=2, frameon=False, fontsize=9.5, handlelength=1.2,
-    )  # fmt: skip
-    return figure
+
+
+def _comparison(axes: Axes, story: Story) -> None:
+    """The steps that the requests took, beside those of retraining after each of them."""
+    rows = (
+        ("forgetting", BLUE, [chapter.recomputed_steps for chapter in story.chapters]),
+        ("retraining after\neach request", GREY, [story.steps] * len(story.chapters)),
+    )
+    for row, (_, colour, costs) in enumerate(rows):
+        for number, (cost, start) in enumerate(zip(costs, accumulate(costs, initial=0), strict=False), start=1):
+            if cost:
+                axes.barh(row, cost, left=start, color=colour, edgecolor="white", linewidth=1.5, height=0.7)
+                axes.text(start + cost / 2, row, str(number), ha="center", va="center", color="white", fontsize=9)
+        axes.text(sum(costs) + 6, row, f"{sum(costs)} steps", va="center", fontsize=10)
+    axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
+    axes.set(xlabel="steps for the four requests", xlim=(0, 1.1 * sum(rows[1][2])), ylim=(len(rows) - 0.5, -0.5))
+    axes.tick_params(axis="y", length=0)
+    axes.spines[["top", "right", "left"]].set_visible(False)
 
 
 def _xy(curve: list[tuple[int, float]], shift: int) -> tuple[list[int], list[float]]:

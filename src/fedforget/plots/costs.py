@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _POINTS = 80
 _MOST_DOTS = 40
 _SATURATED = 3.0  # a ρ so far above 1 that everything happens near the left edge of a linear axis
+_FLAT = 20.0  # a curve this many times lower than the other cannot be read on the same axis
+_MOST_LABELS = 6  # of a logarithmic axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,11 @@ class _Sweep:
         spread = np.geomspace if self.saturated else np.linspace
         return np.unique(np.append(np.rint(spread(1, end, min(end, _POINTS))), self.plan))
 
+    @property
+    def top(self) -> float:
+        """The largest value that is drawn: the union bound's."""
+        return min(1.0, float(self.rho(self.values())[-1]))
+
     def cost(self, values: Floats, of_change: Callable[[Floats], Floats]) -> Floats:
         """Averaged over the targets, as the table of ``fedforget plan`` averages them."""
         return np.asarray(np.sum([share * of_change(change(values)) for share, change in self.parts], axis=0))
@@ -74,17 +81,23 @@ def _figure(plan: Plan, sizes: Mapping[int, int]) -> Figure:
         f"R = {plan.rounds}\non {_described(sizes)}",
         fontsize=12,
     )
-    for column, sweep in enumerate((_sample_sweep(plan, sizes), _client_sweep(plan, sum(sizes.values())))):
+    sweeps = (_sample_sweep(plan, sizes), _client_sweep(plan, sum(sizes.values())))
+    for column, (sweep, top) in enumerate(zip(sweeps, _tops([sweep.top for sweep in sweeps]), strict=True)):
         upper, lower = panels[0, column], panels[1, column]
         upper.set_title(f"{sweep.title}\n{sweep.subtitle}", fontsize=10, pad=8)
-        _panel(upper, sweep, lambda change: change_within(change, plan.rounds))
-        _panel(lower, sweep, lambda change: expected_rounds_redone(change, plan.rounds) / plan.rounds)
+        _panel(upper, sweep, top, lambda change: change_within(change, plan.rounds))
+        _panel(lower, sweep, top, lambda change: expected_rounds_redone(change, plan.rounds) / plan.rounds)
         lower.set_xlabel(sweep.label)
     panels[0, 0].set_ylabel("probability of recomputing")
     panels[1, 0].set_ylabel(f"expected recomputation,\nshare of {_counted(plan.steps, 'step')}")
     lines, names = panels[0, 0].get_legend_handles_labels()
     figure.legend(lines, names, loc="outside lower center", ncols=len(names), frameon=False)
     return figure
+
+
+def _tops(tops: Sequence[float]) -> list[float]:
+    """One top for all panels, so that their heights compare; each its own where a curve would lie on the axis."""
+    return [max(tops)] * len(tops) if max(tops) < _FLAT * min(tops) else list(tops)
 
 
 def _described(sizes: Mapping[int, int]) -> str:
@@ -132,13 +145,15 @@ def _client_sweep(plan: Plan, clients: int) -> _Sweep:
     )
 
 
-def _panel(axes: Axes, sweep: _Sweep, of_change: Callable[[Floats], Floats]) -> None:
+def _panel(axes: Axes, sweep: _Sweep, top: float, of_change: Callable[[Floats], Floats]) -> None:
     values = sweep.values()
     rho, exact = sweep.rho(values), sweep.cost(values, of_change)
     start = float(rho[0]) if sweep.saturated else 0.0
     corners = np.unique([start, *(corner for corner in (1.0,) if start < corner < rho[-1]), float(rho[-1])])
     if sweep.saturated:
         axes.set_xscale("log")
+        axes.set_xticks(log_ticks(float(rho[0]), float(rho[-1])))
+        axes.set_xticks([], minor=True)
         corners = np.unique(np.append(corners, np.geomspace(start, float(rho[-1]), _POINTS)))
     axes.plot(
         corners, np.minimum(corners, 1.0), color=GREY, linestyle=(0, (5, 3)), linewidth=1.5,
@@ -149,20 +164,32 @@ def _panel(axes: Axes, sweep: _Sweep, of_change: Callable[[Floats], Floats]) -> 
     x, y = float(sweep.rho(sweep.plan)[0]), float(sweep.cost(sweep.plan, of_change)[0])
     axes.plot([x], [y], "o", color=RED, markersize=8, zorder=5, clip_on=False, label="this plan")
     at_the_end = x > 0.85 * rho[-1]
+    on_the_axis = y < 0.12 * top
     axes.annotate(
-        _percent(y), (x, y), xytext=(-9, 7) if at_the_end else (9, -16), textcoords="offset points",
-        ha="right" if at_the_end else "left", color=RED, fontweight="bold",
+        _percent(y), (x, y), xytext=(-9, 7) if at_the_end else (0, 11) if on_the_axis else (9, -16),
+        textcoords="offset points",
+        ha="right" if at_the_end else "center" if on_the_axis else "left", color=RED, fontweight="bold",
     )  # fmt: skip
     if not sweep.saturated:
         axes.set_xlim(0, 1.02 * float(rho[-1]))
-    axes.set_ylim(0, 1.08 * min(1.0, float(rho[-1])))
-    for set_formatter in (axes.xaxis.set_major_formatter, axes.xaxis.set_minor_formatter):
-        set_formatter(lambda value, _: f"{value:g}")
+    axes.set_ylim(0, 1.08 * top)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
     axes.yaxis.set_major_formatter(lambda share, _: _percent(share))
     axes.grid(color=FAINT)
     axes.set_axisbelow(True)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def log_ticks(start: float, end: float) -> list[float]:
+    """Round numbers between two ends of a logarithmic axis, few enough that their labels don't touch."""
+    decades = range(math.floor(math.log10(start)), math.ceil(math.log10(end)) + 1)
+    inside = list[float]()
+    for digits in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
+        inside = [tick for decade in decades for digit in digits if start <= (tick := digit * 10.0**decade) <= end]
+        if len(inside) <= _MOST_LABELS:
+            return inside if len(inside) > 1 else [start, end]
+    return inside[:: math.ceil(len(inside) / _MOST_LABELS)]
 
 
 def _percent(share: float) -> str:
