@@ -255,7 +255,7 @@ def test_an_emptied_client_that_stays_drawn_is_caught(monkeypatch: pytest.Monkey
 
 
 def test_draws_from_an_ordinary_stream_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rank of a place instead of an id: right for learning, wrong as soon as a place falls to somebody else."""
+    """The rank of a place instead of an id: right for learning, wrong as soon as another id takes the place."""
 
     def by_position(self: Oracle, address: Any, ids: IdSet) -> Any:
         return real(self, address, IdSet(range(len(ids))))

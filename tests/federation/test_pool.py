@@ -1,4 +1,4 @@
-"""The pool: the bytes of ``inline``, whichever worker trains. A worker that dies or hangs is named."""
+"""The pool: the bytes of ``inline``, whichever worker trains. A worker that dies is named; none outlives its parent."""
 
 from __future__ import annotations
 

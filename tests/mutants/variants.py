@@ -32,7 +32,7 @@ _generations = count(1)
 
 
 class Fresh:
-    """Priorities at addresses that nobody has asked for yet: new, independent draws."""
+    """Priorities at addresses that were never used: new, independent draws."""
 
     def __init__(self, priorities: Any) -> None:
         self._priorities = priorities
@@ -82,7 +82,7 @@ def restart_from_the_beginning(patch: Patch) -> None:
 
 
 def _uniform(priorities: Any, address: Address, ids: IdSet) -> Fraction:
-    """The ordinary stream's u at an address: the same for ever, whoever is left."""
+    """The ordinary stream's u at an address: the same for ever, whatever is left."""
     known = vars(priorities).setdefault("uniforms", {})
     if address not in known:
         ranks = tuple(int(rank) for rank in priorities(address, ids)[:, 1])

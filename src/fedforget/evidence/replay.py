@@ -215,7 +215,7 @@ def replaying_server(run: OpenRun, memory: ServerInMemory, federation: Federatio
 
 
 def memory_from(run: OpenRun, start: int) -> ServerInMemory:
-    """A memory that begins with the state of a run after round ``start``; it keeps rounds 0 and the last."""
+    """A memory that begins with the state of a run after round ``start`` and keeps the latest one."""
     plan = run.file.plan
     frugal = Plan(plan.clients_per_round, plan.batch_size, plan.local_steps, plan.rounds, keep=KEEP_ENDS)
     return ServerInMemory(frugal, run.server.roster, run.server.load(start), start)

@@ -23,7 +23,7 @@ _PR_SET_PDEATHSIG = 1
 _GRACE = 5.0  # seconds that a worker has to end by itself
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
-_SMALL = 2**15  # bytes that a pipe takes without anybody reading at the other end
+_SMALL = 2**15  # bytes that a pipe takes while no process reads at the other end
 
 _pipes: set[Connection] = set()  # this process's ends, to all its workers
 
