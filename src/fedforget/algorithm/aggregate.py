@@ -1,7 +1,7 @@
 """Aggregation: Algorithm 1, line 17, and the server optimisers on top of it.
 
 Sums run in the order of client ids, never in order of arrival, in float64, and are rounded once. A missing reply is an
-error: averaging over whoever answered would change the law of learning.
+error: an average over the clients that happened to answer would change the law of learning.
 """
 
 from __future__ import annotations

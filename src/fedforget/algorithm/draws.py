@@ -114,7 +114,7 @@ def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_:
     Algorithm 1, line 7: the multiset P^(t).
     """
     if not len(roster):
-        raise ValueError("nobody to draw: the roster is empty")
+        raise ValueError("no client to draw: the roster is empty")
     addresses = [Address(Purpose.SLOT, round_, slot) for slot in range(slots)]
     return [roster.ids[place] for place in _draw(priorities, addresses, roster, 1)[:, 0]]
 

@@ -43,7 +43,7 @@ class SeedSource:
 
     @classmethod
     def of_person(cls, given: int | str | None) -> SeedSource:
-        """For a seed that somebody gives: only our own are bytes."""
+        """The source for a seed that a person gives. Bytes are refused: only FedForget's own seeds are bytes."""
         if isinstance(given, bytes):
             raise _no_seed(given)
         return cls(given)

@@ -1,7 +1,7 @@
 """The events of a run in an append-only chain: each hash covers the event and the hash before it.
 
-Every event holds a random salt. Receipts name hashes, and all else in an event can be guessed: without a salt, whoever
-holds two receipts could try out what happened between them.
+Every event holds a random salt. Receipts name hashes, and everything else in an event can be guessed. Without the salt,
+a reader of two receipts could search for what happened between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Keyed digests: they say nothing to whoever lacks the record's key."""
+"""Keyed digests of ids. Without the record's key they reveal nothing."""
 
 from __future__ import annotations
 
