@@ -1,6 +1,6 @@
-"""Rebuild what a run has lost, where it derives from what is left: models by replay, a public key from its other half.
+"""Rebuild lost files that can be derived from the others: models by replay, the public key from the private one.
 
-Nothing is written unless it is, byte for byte, what was lost: a round names the digest of its model.
+A model is written only if its digest is the one recorded for its round, so it is byte for byte the lost file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedforget.store.run_directory import OpenRun, reading
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was rebuilt, and what could not be."""
+    """The files that were rebuilt, and those that could not be."""
 
     rebuilt: list[str] = field(default_factory=list)
     not_rebuilt: list[str] = field(default_factory=list)
@@ -38,15 +38,15 @@ class Rebuilt:
 
 
 def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
-    """Rebuild every model that is lost or torn and has a whole one before it, and the public key.
+    """Rebuild the public key and every lost or torn model that has an intact earlier one.
 
-    A request may be under way: what it has left of the run is replayed like any other.
+    Also works while a request is unfinished: the current rounds are replayed as in any run.
     """
     require_callback(on_round)
     found = Rebuilt()
     computing = run._computing()  # noqa: SLF001
-    with RunLock(run.path), computing, reading(run.path, settled=False) as opened:
-        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
+    with RunLock(run.path), computing, reading(run.path, only_idle=False) as opened:
+        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001
         _rebuild_public_key(opened, found)
     return found
 
@@ -69,11 +69,11 @@ def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRo
 def _rebuild_model(
     run: OpenRun, engine: Engine, federation: Federation, round_: int, on_round: OnRound | None
 ) -> str | None:
-    """Why a model cannot be rebuilt; None if it is."""
+    """Rebuild one model; return why it cannot be rebuilt, or None."""
     kept = run.server.kept()
     start = max((earlier for earlier in kept if earlier < round_ and _is_whole(run, earlier)), default=None)
     if start is None:
-        return f"the model of round {round_} cannot be rebuilt: no model of an earlier round is whole"
+        return f"the model of round {round_} cannot be rebuilt: no model of an earlier round is intact"
     memory = Stretch(run.file.plan, run.server.roster, start, run.server.load(start))
     priorities = PrfPriorities(run.server.seed.value)
     after: Callable[[int, State], None] | None = None if on_round is None else lambda done, _: on_round(done)
@@ -94,7 +94,7 @@ def _is_whole(run: OpenRun, round_: int) -> bool:
 
 
 def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
-    """Only where it is no key at all: two keys that don't belong together are for somebody to judge."""
+    """Rebuild the public key if it is unreadable. If it is a valid key of another pair, the operator must decide."""
     public = run.path / PUBLIC_KEY
     if Door(run.path).status(PRIVATE_KEY) is None or receipt_key.is_public_key(run.path):
         return
