@@ -1,4 +1,4 @@
-"""Runs whose data and model come with FedForget, so that a plan file is enough to open them."""
+"""Runs with a built-in dataset and model, which the commands can open from the plan file alone."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MODEL: Mapping[str, str | int | float] = {"name": "mlp", "inputs": 64, "hidden":
 
 @dataclass(frozen=True, slots=True)
 class DigitsFederation:
-    """The digits, split once over all data before anything is left out."""
+    """The digits, partitioned over the clients before any data are left out."""
 
     dataset: Digits
     clients: int
@@ -58,7 +58,7 @@ def check_dataset(name: str) -> None:
 
 
 def sizes_of(name: str, clients: int, seed: int | None) -> list[int]:
-    """How many samples each client of a dataset would have."""
+    """Return the number of samples of each client for a dataset."""
     check_dataset(name)
     federation = DigitsFederation.split(clients, digits.BETA, SeedSource(seed).partition())
     return [len(rows) for rows in federation.owners().values()]
@@ -74,7 +74,7 @@ def train_run(
     without: Iterable[Request] = (),
     **workforce: Any,
 ) -> Run:
-    """Make a run on a built-in dataset, or open the one that is there if it has the same plan."""
+    """Create a run on a built-in dataset, or open the existing one if it has the same plan."""
     from fedforget.run import Run  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 
@@ -100,7 +100,7 @@ def train_run(
 
 
 def _require_buildable(run: OpenRun) -> None:
-    """Refuse a plan that asks for a larger model than the run has, before memory is taken for it."""
+    """Refuse a plan whose model is larger than the run's model files, before allocating memory for it."""
     if run.file.model.get("name") == OWN:
         return
     from fedforget.training.models import structure_of_settings  # noqa: PLC0415 (torch)
@@ -113,14 +113,15 @@ def _require_buildable(run: OpenRun) -> None:
 
 
 def open_run(path: Path, *, all_data: bool = False, instead: str | None = None, **workforce: Any) -> Run:
-    """Open a run on a built-in dataset from its directory alone; ``all_data``: also with what it doesn't hold.
+    """Open a run on a built-in dataset from its directory alone.
 
-    A run with other data is refused, with the hint ``instead``.
+    ``all_data``: load the whole dataset, not only the samples in the run. ``instead``: the hint for a run with its own
+    model or data, which is refused.
     """
     from fedforget.run import Run  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 
-    with run_directory.reading(path, settled=False) as run:  # says so if the plan is not the run's
+    with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
         file = run.file
         _require_buildable(run)
         owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}

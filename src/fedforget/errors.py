@@ -1,15 +1,15 @@
-"""Every error FedForget raises on purpose: the fact, the place, the remedy.
+"""The errors that FedForget raises on purpose. Each states the fact, the place and the remedy.
 
     FedForgetError
       InvalidInput            the caller can correct the call          (exit 3)
         UnknownTarget           no such client or sample
-        InvalidId               an id that cannot be one, or two that are the same
+        InvalidId               an invalid or duplicate id
         InvalidRequests         a request file that cannot be read
         NoSuchRun               the directory holds no run
       PlanRefused             the plan is impossible, or not this run's (exit 4)
-      RunBusy                 another process works on the run          (exit 5)
+      RunBusy                 another process has the run open          (exit 5)
       RunDamaged              a file of the run is torn or altered      (exit 6)
-        CommitsLost             its parts no longer fit together
+        CommitsLost             its databases contradict each other
       RunTooNew               made by a newer version                   (exit 7)
       DataChanged             the data are not those the run knows      (exit 8)
       TrainingFailed          a client could not finish its round       (exit 9)
@@ -18,7 +18,7 @@
       ModelWithdrawn          every client was erased: there is no model (exit 11)
       UnfinishedRequest       an interrupted request must be finished first (exit 12)
       ReceiptRefused          a signed receipt is not what it says     (exit 13)
-      OutOfMemory             there was not enough of it               (exit 14)
+      OutOfMemory             there is not enough memory               (exit 14)
       LearnerDiffers          the module or the loss is not the run's   (exit 15)
       EnvironmentDiffers      other hardware or libraries compute here  (exit 16)
       AttentionNeeded         a request is overdue or unfinished       (exit 17)
@@ -33,7 +33,7 @@ _LONGEST_WORD, _LONGEST_MESSAGE = 80, 8000  # characters
 
 
 def shown(value: object) -> str:
-    """An id, or any text of a user, as a message shows it: on one line, short, and without power over a terminal."""
+    """Format a user's value for a message: one short line without terminal control sequences."""
     text = str.__str__(value) if isinstance(value, str) else _repr(value)
     if len(text) <= _LONGEST_WORD:
         return escaped(text)
@@ -43,24 +43,24 @@ def shown(value: object) -> str:
 def _repr(value: object) -> str:
     try:
         return repr(value)
-    except Exception:  # noqa: BLE001 (an integer of more than 4300 digits, or any object of a user)
+    except Exception:  # noqa: BLE001 (an integer of more than 4300 digits, or a user's own class)
         return f"a {type(value).__name__}"
 
 
 def quoted(value: object) -> str:
-    """The same in quotation marks if it is a text."""
+    """Like ``shown``, with strings in quotation marks."""
     return f"'{shown(value)}'" if isinstance(value, str) else shown(value)
 
 
 def escaped(text: str) -> str:
-    """Without control characters, line breaks, escape sequences, and marks that turn the direction of writing."""
+    """Escape control characters, line breaks, escape sequences and marks that change the writing direction."""
     if text.isprintable():
         return text
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class FedForgetError(Exception):
-    """An error with a stable ``code``, a one-line message and a hint that says what to do."""
+    """An error with a stable ``code``, a one-line message, and a hint that names the remedy."""
 
     code = "error"
     exit_code = 1
@@ -71,7 +71,7 @@ class FedForgetError(Exception):
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _again, (type(self), self.message, self.hint)  # errors cross over from worker processes
+        return _restored, (type(self), self.message, self.hint)  # worker processes pickle their errors
 
     def __str__(self) -> str:
         return f"{self.message} ({self.hint})" if self.hint else self.message
@@ -83,7 +83,7 @@ def _one_line(text: str) -> str:
     return escaped(text)
 
 
-def _again(kind: type[FedForgetError], message: str, hint: str) -> FedForgetError:
+def _restored(kind: type[FedForgetError], message: str, hint: str) -> FedForgetError:
     return kind(message, hint=hint)
 
 

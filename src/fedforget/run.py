@@ -39,7 +39,7 @@ from fedforget.session.preview import preview
 from fedforget.session.status import Status, export_run, status_of, withdrawn_error
 from fedforget.session.work import RunWork
 from fedforget.store import hints, plan_file, run_directory
-from fedforget.store.creation import Birth, create
+from fedforget.store.creation import NewRun, create
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -58,10 +58,10 @@ OWN: Mapping[str, str | int | float] = {"name": plan_file.OWN}
 class Run:
     """A run directory together with the model and the data that belong to it.
 
-    Opens the run at ``path``, or makes it if ``plan`` is given and there is none. ``data`` maps each client to a
-    mapping of stable id → (x, y) or to a torch ``Dataset``; ``test`` is a pair (x, y) for the server; ``without``
-    leaves data out. ``federation="pool"`` trains in ``workers`` processes (None: one per core), with the same results;
-    a local round may take ``patience`` seconds there.
+    Opens the run at ``path``, or creates it if ``plan`` is given and there is none. ``data`` maps each client to a
+    mapping of stable id → (x, y) or to a torch ``Dataset``. ``test`` is the server's test set, a pair (x, y).
+    ``without`` names data to leave out. ``federation="pool"`` trains in ``workers`` processes (None: one per core)
+    with the same results; a worker has ``patience`` seconds for a local round.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class Run:
             names = ({**names[0], "unstored_buffers": buffers}, names[1])
         if not run_directory.is_run(self.path):
             if plan is None:
-                PlanFile.read(self.path)  # says that there is no run
+                PlanFile.read(self.path)  # raises NoSuchRun
                 raise AssertionError
             self._create(PlanFile(plan, *names, b"", structure), seeds, left_out)
         elif plan is not None:
@@ -122,7 +122,7 @@ class Run:
             raise PlanRefused("the federation has no clients", hint="give it at least one client with one sample")
         self._warn_of_float_targets(members)
         server_seed = seeds.server()
-        birth = Birth(
+        new = NewRun(
             file=replace(wanted, server_commitment=server_seed.commitment),
             server_seed=server_seed,
             seed_origin=seeds.origin,
@@ -131,7 +131,7 @@ class Run:
             initial=State(weights_of(self._module)),
             learner=parts_of(self._module, self._loss),
         )
-        create(self.path, birth)
+        create(self.path, new)
 
     def _warn_of_float_targets(self, members: Mapping[Id, IdSet]) -> None:
         client, ids = next(iter(members.items()))
@@ -144,7 +144,7 @@ class Run:
             )
 
     def _require_same(self, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
-        """The same command again goes on; another plan, seed or roster would be another run."""
+        """Refuse another plan, seed or roster. The same arguments again resume the run."""
         here = PlanFile.read(self.path)
         differences = here.differences(wanted)
         if seeds.origin == "given" and seeds.server().commitment != here.server_commitment:
@@ -154,7 +154,7 @@ class Run:
                 f"{self.path} is a run with another plan: {'; '.join(differences)}",
                 hint=f"go on with {hints.train(self.path)}, without a plan; or choose another directory",
             )
-        with run_directory.reading(self.path, settled=False) as run:
+        with run_directory.reading(self.path, only_idle=False) as run:
             for request in without:
                 if request.client in run.server.roster and (
                     request.sample is None or request.sample in run.clients.samples(request.client)
@@ -175,11 +175,11 @@ class Run:
         recompute_all: bool = False,
         accept_mixed: bool = False,
     ) -> Status:
-        """Learn up to round ``until`` (the plan's last if None), after finishing whatever was interrupted.
+        """Train up to round ``until`` (None: the plan's last), after finishing interrupted requests.
 
-        ``eval_every``: also measure the models of every so many rounds, kept ones of earlier rounds among them.
-        Where other hardware or libraries trained the rounds so far, this is refused, unless ``recompute_all`` computes
-        them again here, or ``accept_mixed`` accepts bytes of neither environment.
+        ``eval_every``: also evaluate the model every N rounds, including kept models of earlier rounds.
+        Raises EnvironmentDiffers if other hardware or libraries trained the earlier rounds, unless ``recompute_all``
+        recomputes them here or ``accept_mixed`` accepts a model that neither environment reproduces.
         """
         goal = goal_of(self.plan.rounds, whole_or_none(until, "until"))
         require_watching(on_round, eval_every)
@@ -191,7 +191,7 @@ class Run:
             if run.server.rounds_done < goal:
                 processor.learn(goal)
             else:
-                run.server.load(run.server.rounds_done)  # "done" is not said of a model that is torn
+                run.server.load(run.server.rounds_done)  # raises if the model is torn
             self._engine.measure(run, eval_every)
             return status_of(run)
 
@@ -213,10 +213,10 @@ class Run:
     ) -> list[Receipt]:
         """Forget a sample (``client`` and ``sample``), a client, or a batch of requests, all or nothing.
 
-        Asking for what is gone already gives the receipt it went under. ``defer``: only take the requests in;
-        ``run_pending`` meets them, all by one rewind. They are taken in also while another process works on the run,
-        which will find them. The ``deadline`` is a day or a time (None: one month from now). ``recompute_all`` and
-        ``accept_mixed``: as for ``train``.
+        A request for data that are already erased returns the receipt of the erasure. ``defer``: only accept the
+        requests; ``run_pending`` carries them out with a single rewind. A deferred request is also accepted while
+        another process has the run open; that process takes it from the inbox. ``deadline``: a date or a time (None:
+        one month from now). ``recompute_all`` and ``accept_mixed``: as for ``train``.
         """
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
@@ -232,9 +232,9 @@ class Run:
             return attach_known_targets(run.record.book, run.record.book.receipts_of(ids), wanted)
 
     def preview(self, requests: Iterable[Request] | Request) -> ForgettingCost[float]:
-        """What forgetting would cost a priori: from the plan and sizes alone, never from the draws."""
+        """Return the a-priori cost of forgetting: from the plan and sizes alone, never from the draws."""
         wanted = _wanted(requests, None, None)
-        with run_directory.reading(self.path, settled=False) as run:
+        with run_directory.reading(self.path, only_idle=False) as run:
             return preview(run, wanted)
 
     def run_pending(
@@ -246,7 +246,7 @@ class Run:
         recompute_all: bool = False,
         accept_mixed: bool = False,
     ) -> list[Receipt]:
-        """Meet the requests that wait, all by one rewind. Under the policy ``batch`` only once it is time for them.
+        """Carry out all pending requests with a single rewind. Under the policy ``batch`` only once they are due.
 
         ``recompute_all`` and ``accept_mixed``: as for ``train``.
         """
@@ -254,10 +254,10 @@ class Run:
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
         with self._processing(on_round, eval_every, other) as (run, processor):
             book = run.record.book
-            met: dict[str, Request | None] = {  # also those that were begun with and interrupted
+            met: dict[str, Request | None] = {  # including interrupted ones
                 identifier: request
                 for intent in run.record.batches.pending()
-                for identifier, request in zip_longest(intent.ids, intent.decision.requests)  # while purging, no names
+                for identifier, request in zip_longest(intent.ids, intent.decision.requests)  # no targets while purging
             }
             waiting = book.waiting()
             if everything or run.record.policy.is_due(book.receipts_of(list(waiting))):
@@ -270,7 +270,7 @@ class Run:
             ]
 
     def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
-        """Take back a request that waits. Choosing what stays by looking at draws or model tells in law, too."""
+        """Cancel a pending request. A choice that depends on draws or model (``basis``) lowers the guarantee, too."""
         return deferral.cancel(self.path, identifier, basis)
 
     def add(
@@ -285,10 +285,10 @@ class Run:
         recompute_all: bool = False,
         accept_mixed: bool = False,
     ) -> Status:
-        """Bring in clients and samples of the data, exactly: as if they had been there from the beginning.
+        """Add clients and samples of the data, exactly: as if they had been there from the beginning.
 
-        What was erased comes back only with ``returning``. A client that is new gets its own seed: derived, if the run
-        was made with a ``seed`` and it is given again, else from the operating system. ``recompute_all`` and
+        Erased data can be added again only with ``returning``. A new client's seed is derived from ``seed``, which must
+        be the one the run was created with; without it, the seed comes from the operating system. ``recompute_all`` and
         ``accept_mixed``: as for ``train``.
         """
         other = OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed)
@@ -313,7 +313,7 @@ class Run:
             return status_of(run)
 
     def forget_record(self) -> None:
-        """Destroy the key of the record: its pseudonyms and digests can't be linked to ids afterwards."""
+        """Destroy the key of the record. Afterwards its pseudonyms and digests cannot be linked to ids."""
         with self._processing() as (run, processor):
             processor.finish()
             run.record.forget_itself()
@@ -323,24 +323,24 @@ class Run:
             raise InvalidInput(f"a {type(policy).__name__} is not a policy", hint="give fedforget.Policy(...)")
         deferral.set_policy(self.path, policy)
 
-    # Looking
+    # Reading
 
     def status(self) -> Status:
-        with run_directory.reading(self.path, settled=False) as run:
+        with run_directory.reading(self.path, only_idle=False) as run:
             return status_of(run)
 
     def receipts(self) -> list[Receipt]:
-        """What became of every request so far. The record keeps no ids, so these name none."""
-        with run_directory.reading(self.path, settled=False) as run:
+        """Return the receipts of all requests. They name no client or sample, because the record keeps no ids."""
+        with run_directory.reading(self.path, only_idle=False) as run:
             return run.record.book.receipts()
 
     def clients(self) -> dict[Id, int]:
-        """The clients and how many samples each has."""
-        with run_directory.reading(self.path, settled=False) as run:
+        """Return the number of samples of each client."""
+        with run_directory.reading(self.path, only_idle=False) as run:
             return run.clients.sizes()
 
     def samples(self, client: Id) -> IdSet:
-        with run_directory.reading(self.path, settled=False) as run:
+        with run_directory.reading(self.path, only_idle=False) as run:
             return run.clients.samples(client)
 
     def state_digest(self) -> str:
@@ -350,7 +350,7 @@ class Run:
     def verify(self, on_round: OnRound | None = None) -> Verification:
         """Replay from round 0 on the remaining data and compare every byte."""
         require_callback(on_round)
-        with run_directory.reading(self.path, trusting=True) as run, self._computing():
+        with run_directory.reading(self.path, skip_seed_check=True) as run, self._computing():
             return verify(
                 run,
                 self._data,
@@ -361,16 +361,16 @@ class Run:
             )
 
     def signed_receipt(self, identifier: str, *, public: bool = False, new_key: bool = False) -> dict[str, Any]:
-        """The receipt of a request as a signed envelope; ``public``: without whether anything was recomputed.
+        """Return the receipt of a request as a signed envelope.
 
-        ``new_key``: the key that there was is lost, and receipts are signed with another from here on.
+        ``public``: omit whether anything was recomputed. ``new_key``: replace a lost signing key.
         """
         return issue(self.path, identifier, public=public, new_key=new_key).envelope
 
     def check_receipt(
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
     ) -> ReceiptCheck:
-        """Compare a receipt whose signature was checked with this run, and replay the rounds that it is about."""
+        """Compare a receipt from ``read_receipt`` with this run, and replay the rounds recomputed for it."""
         require_checked(found)
         require_callback(on_round)
         most = _rounds_to_sample(sample_rounds)
@@ -389,14 +389,14 @@ class Run:
         return found
 
     def export(self, file: str | Path) -> Path:
-        """The current model as a plain PyTorch state_dict, or as safetensors if the file is named so."""
+        """Write the current model as a PyTorch state_dict, or as safetensors if the file has that suffix."""
         place = path_of(file, "a model")
         export_run(self.path, place)
         return place
 
     def model_bytes(self) -> int:
-        """What a model takes on disk, without a server optimiser's state."""
-        with run_directory.reading(self.path, settled=False) as run:
+        """Return the size of a model on disk in bytes, without the state of a server optimizer."""
+        with run_directory.reading(self.path, only_idle=False) as run:
             return run.server.models.path(run.server.model_digest(0)).stat().st_size
 
     # Wiring
@@ -408,7 +408,7 @@ class Run:
         eval_every: int | None = None,
         other: OtherEnvironment = OtherEnvironment.REFUSE,
     ) -> Iterator[tuple[OpenRun, Processor]]:
-        """The run, opened to change it, and what carries out its requests; those in the inbox are accepted."""
+        """Open the run for writing, accept the inbox, and yield the run with the processor of its requests."""
         with run_directory.writing(self.path) as run, self._computing(), self._engine.server(run) as server:
             processor = RunWork(self._engine, run, server, on_round, eval_every, other).processor()
             processor.accept_inbox()

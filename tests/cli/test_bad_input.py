@@ -71,7 +71,7 @@ def test_a_sample_of_another_client_is_unknown(unchanged: Path) -> None:
     "target",
     [(), ("--sample", "3"), ("--client", "1", "--batch", "x"), ("--sample", "3", "--batch", "x")],
 )
-def test_unclear_requests(unchanged: Path, target: tuple[str, ...]) -> None:
+def test_ambiguous_forget_options_are_refused(unchanged: Path, target: tuple[str, ...]) -> None:
     refused(3, "invalid-input", "forget", unchanged, *target)
 
 
@@ -103,7 +103,7 @@ def test_unknown_basis(unchanged: Path) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_request_files_that_are_none(unchanged: Path, tmp_path: Path, text: str, line: int | None) -> None:
+def test_malformed_request_files_are_refused(unchanged: Path, tmp_path: Path, text: str, line: int | None) -> None:
     file = tmp_path / "requests.jsonl"
     file.write_text(text)
     result = call("forget", unchanged, "--batch", file, "--json")
@@ -114,7 +114,7 @@ def test_request_files_that_are_none(unchanged: Path, tmp_path: Path, text: str,
     assert error["hint"]
 
 
-def test_request_files_that_cannot_be_read(unchanged: Path, tmp_path: Path) -> None:
+def test_unreadable_request_files_are_refused(unchanged: Path, tmp_path: Path) -> None:
     refused(3, "invalid-requests", "forget", unchanged, "--batch", tmp_path / "missing")
     refused(3, "invalid-requests", "forget", unchanged, "--batch", tmp_path)
     (tmp_path / "bytes").write_bytes(b"\xff\xfe{")
@@ -181,14 +181,14 @@ def test_rho_outside_its_range(tmp_path: Path, command: str, rho: tuple[str, str
 @pytest.mark.parametrize(
     ("rho", "named"), [(("0.5", "0.0001"), "less than one client"), (("0.00001", "0.9"), "less than one sample")]
 )
-def test_rho_that_leave_nothing_say_what_is_feasible(rho: tuple[str, str], named: str) -> None:
+def test_infeasible_rho_names_the_nearest_feasible_value(rho: tuple[str, str], named: str) -> None:
     plan = ("--clients", "60", "--samples", "20", "--rounds", "20", "--local-steps", "5")
     error = refused(4, "plan-refused", "plan", *plan, "--rho-s", rho[0], "--rho-c", rho[1])
     assert named in error["message"]
     assert "nearest feasible" in error["hint"]
 
 
-def test_plans_that_are_not_determined(tmp_path: Path) -> None:
+def test_underdetermined_plans_are_refused(tmp_path: Path) -> None:
     size = ("--rounds", "2", "--local-steps", "2", "--out", tmp_path / "run")
     refused(4, "plan-refused", "train", *size)
     refused(4, "plan-refused", "train", *size, "--rho-s", "0.5")
@@ -225,14 +225,14 @@ def test_rounds_that_are_not_in_the_plan(tmp_path: Path, trained: Path, until: s
     "text",
     ["nonsense", "rounds = 'many'", "rounds = true", "unknown = 1", "seed = 1.5", "keep = []", "[plan]\nrounds = 3"],
 )
-def test_config_files_that_are_none(tmp_path: Path, text: str) -> None:
+def test_malformed_config_files_are_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.toml").write_text(text)
     error = refused(3, "invalid-input", "train", "--config", tmp_path / "run.toml", "--out", tmp_path / "run")
     assert "run.toml" in error["message"]
     assert not (tmp_path / "run").exists()
 
 
-def test_config_files_that_cannot_be_read(tmp_path: Path) -> None:
+def test_unreadable_config_files_are_refused(tmp_path: Path) -> None:
     refused(3, "invalid-input", "plan", "--config", tmp_path / "missing.toml")
     refused(3, "invalid-input", "plan", "--config", tmp_path)
     (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe")
@@ -246,7 +246,7 @@ def test_an_empty_federation(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_leaving_out_what_is_not_there(tmp_path: Path) -> None:
+def test_without_unknown_target_is_refused(tmp_path: Path) -> None:
     for number, request in enumerate([(99, None), (0, 99999)]):
         file = requests_file(tmp_path / str(number), [request])
         refused(3, "unknown-target", "train", *PLAN, "--out", tmp_path / "run", "--without", file)
@@ -258,7 +258,7 @@ def test_leaving_out_what_is_not_there(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "clients", "state", "verify", "train"])
-def test_no_run_there(tmp_path: Path, command: str) -> None:
+def test_commands_without_a_run_exit_with_no_such_run(tmp_path: Path, command: str) -> None:
     error = refused(3, "no-such-run", command, tmp_path / "nothing")
     assert str(tmp_path / "nothing") in error["message"]
     assert not (tmp_path / "nothing").exists()
@@ -273,7 +273,7 @@ def test_forget_and_export_where_there_is_no_run(tmp_path: Path) -> None:
     assert call("doctor", tmp_path / "nothing").code != 0
 
 
-def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
+def test_train_into_a_foreign_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "letters").write_text("dear")
     error = refused(3, "invalid-input", "train", *PLAN, "--out", tmp_path)
     assert "letters" in error["message"]
@@ -282,14 +282,14 @@ def test_a_directory_of_other_things_is_left_alone(tmp_path: Path) -> None:
     refused(10, "storage-failed", "train", *PLAN, "--out", tmp_path / "letters" / "below")
 
 
-def test_export_to_where_it_cannot_be(unchanged: Path, tmp_path: Path) -> None:
+def test_export_to_an_impossible_path_is_refused(unchanged: Path, tmp_path: Path) -> None:
     (tmp_path / "directory.pt").mkdir()
     refused(3, "invalid-input", "export", unchanged, tmp_path / "directory.pt")
     assert list(tmp_path.glob("*.tmp")) == []
 
 
-def test_what_is_no_file_is_not_replaced(trained: Path, tmp_path: Path) -> None:
-    """A device, say: whoever may, would lose it."""
+def test_export_does_not_replace_what_is_not_a_regular_file(trained: Path, tmp_path: Path) -> None:
+    """For example a device, which a privileged user would overwrite."""
     pipe, link = tmp_path / "pipe", tmp_path / "link.pt"
     os.mkfifo(pipe)
     link.symlink_to(pipe)
@@ -304,7 +304,7 @@ def test_what_is_no_file_is_not_replaced(trained: Path, tmp_path: Path) -> None:
     assert not (trained / "receipt-key.pem").exists()
 
 
-def test_a_link_is_followed(trained: Path, tmp_path: Path) -> None:
+def test_export_follows_a_symlink(trained: Path, tmp_path: Path) -> None:
     link = tmp_path / "latest.pt"
     link.symlink_to(tmp_path / "model-1.pt")
     good("export", trained, link)
@@ -313,7 +313,7 @@ def test_a_link_is_followed(trained: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["r-\udcff", "\udcff"])
-def test_bytes_that_are_no_text(unchanged: Path, text: str) -> None:
+def test_arguments_that_are_not_utf8_are_refused(unchanged: Path, text: str) -> None:
     """As Python passes on what it cannot decode."""
     refused(3, "invalid-input", "cancel", unchanged, text)
     refused(3, "invalid-input", "receipt", "show", unchanged, text)
@@ -334,12 +334,12 @@ def test_export_does_not_write_into_the_run(unchanged: Path, name: str) -> None:
     assert str(unchanged / name) in error["message"]
 
 
-def test_a_world_that_does_not_exist_is_no_failed_proof() -> None:
+def test_prove_with_unknown_world_is_invalid_input() -> None:
     error = refused(3, "invalid-input", "prove", "--only", "no such world")
     assert "no such world" in error["message"]
 
 
-def test_a_run_with_own_data_is_for_python(tmp_path: Path) -> None:
+def test_commands_refuse_a_run_with_own_data(tmp_path: Path) -> None:
     own_run(tmp_path / "own").train(1)
     for command in (("train",), ("verify",), ("forget", "--client", "0")):
         error = refused(3, "invalid-input", command[0], tmp_path / "own", *command[1:])
@@ -482,7 +482,7 @@ def test_a_lost_plan_does_not_cost_the_run(trained: Path) -> None:
     assert everything_of(trained) == before
 
 
-def test_verify_says_no_on_stderr_and_by_its_exit_code(trained: Path) -> None:
+def test_failed_verify_reports_on_stderr_and_exits_with_1(trained: Path) -> None:
     alter(trained, "record.db", "UPDATE events SET body = replace(body, '2', '3') WHERE kind = 'trained'")
     result = call("verify", trained, "--json")
     assert result.code == 1
@@ -503,7 +503,7 @@ def alter(run: Path, file: str, sql: str) -> None:
 
 
 @pytest.mark.parametrize("file", ["server.db", "clients.db", "record.db"])
-def test_a_database_that_was_altered_at_rest_is_refused(trained: Path, file: str) -> None:
+def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> None:
     statements = {
         "server.db": "UPDATE roster SET first_round = 5 WHERE first_round = 1",
         "clients.db": "UPDATE samples SET first_step = 1 WHERE first_step = 2",

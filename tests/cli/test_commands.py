@@ -64,7 +64,7 @@ def is_digest(value: object) -> bool:
 # Help
 
 
-def test_there_are_the_commands_that_are_promised() -> None:
+def test_program_has_the_documented_commands() -> None:
     assert {name.split()[0] for name in commands()} == set(COMMANDS)
 
 
@@ -102,7 +102,7 @@ def test_no_command_at_all_is_a_usage_error_with_help() -> None:
     "arguments",
     [("nonsense",), ("train", "--nonsense"), ("forget",), ("train", "--clients", "many"), ("status",), ("export", "x")],
 )
-def test_a_wrong_call_is_one_line_and_exit_2(arguments: tuple[str, ...]) -> None:
+def test_usage_error_is_one_line_and_exit_2(arguments: tuple[str, ...]) -> None:
     error = refused(2, "usage", *arguments)
     assert "\n" not in error["message"]
 
@@ -160,7 +160,7 @@ def test_without_a_seed_every_run_is_another(tmp_path: Path) -> None:
     assert state(tmp_path / "one") != state(tmp_path / "other")
 
 
-def test_training_in_parts_is_training(tmp_path: Path, trained_once: Path) -> None:
+def test_training_in_parts_gives_the_same_model(tmp_path: Path, trained_once: Path) -> None:
     run = tmp_path / "run"
     assert train(run, "--until-round", "2")["rounds_done"] == 2
     assert good_json("train", run, "--until-round", "3")["rounds_done"] == 3
@@ -215,14 +215,14 @@ def test_another_plan_seed_or_dataset_is_refused(trained: Path) -> None:
     assert everything_of(trained) == before
 
 
-def test_going_on_takes_no_plan(trained: Path, tmp_path: Path) -> None:
+def test_resuming_with_plan_options_is_refused(trained: Path, tmp_path: Path) -> None:
     assert "--lr" in refused(3, "invalid-input", "train", trained, "--lr", "0.3")["message"]
     refused(3, "invalid-input", "train", trained, "--out", tmp_path / "other")
     refused(3, "invalid-input", "train", trained, "--without", requests_file(tmp_path / "w", [(1, None)]))
     refused(3, "invalid-input", "train", *PLAN)
 
 
-def test_without_leaves_out(tmp_path: Path, trained_once: Path) -> None:
+def test_without_leaves_out_the_targets(tmp_path: Path, trained_once: Path) -> None:
     sample = samples_of(trained_once, 0)[0]
     file = requests_file(tmp_path / "without.jsonl", [(3, None), (0, sample)])
     told = train(tmp_path / "run", "--without", file)
@@ -263,7 +263,7 @@ def test_first_changed_step_counts_from_1_and_recomputing_from_its_round(trained
             assert receipt["recomputed_steps"] == 2 * ROUNDS - (step - 1)
 
 
-def test_a_batch_is_one_batch(trained: Path, tmp_path: Path) -> None:
+def test_batch_of_requests_is_carried_out_with_one_rewind(trained: Path, tmp_path: Path) -> None:
     sample = samples_of(trained, 0)[0]
     requests = [(0, sample), (3, None), (0, sample)]
     receipts = good_json("forget", trained, "--batch", requests_file(tmp_path / "r", requests))["receipts"]
@@ -275,7 +275,7 @@ def test_a_batch_is_one_batch(trained: Path, tmp_path: Path) -> None:
     assert [(receipt["client"], receipt["sample"]) for receipt in receipts] == [(0, sample), (3, None)]
 
 
-def test_dry_run_changes_nothing_and_looks_at_no_draw(trained: Path, tmp_path: Path) -> None:
+def test_dry_run_changes_nothing_and_reads_no_draws(trained: Path, tmp_path: Path) -> None:
     before = everything_of(trained)
     figures = [good_json("forget", trained, "--client", str(client), "--dry-run") for client in range(6)]
     assert len({figure["probability"] for figure in figures}) == 1, "every client costs the same a priori"
@@ -286,7 +286,7 @@ def test_dry_run_changes_nothing_and_looks_at_no_draw(trained: Path, tmp_path: P
     assert everything_of(trained) == before
 
 
-def test_a_dry_run_of_what_is_gone_costs_nothing(trained: Path) -> None:
+def test_dry_run_for_erased_data_costs_nothing(trained: Path) -> None:
     good("forget", trained, "--client", "3")
     assert good_json("forget", trained, "--client", "3", "--dry-run")["probability"] == 0
 
@@ -323,7 +323,7 @@ def test_state_is_one_digest(trained: Path) -> None:
     assert good_json("state", trained) == {"digest": text.out.strip()}
 
 
-def test_looking_changes_nothing(trained: Path) -> None:
+def test_reading_commands_change_nothing(trained: Path) -> None:
     before = everything_of(trained)
     for command in ("status", "clients", "state", "verify", "doctor"):
         good(command, trained)
@@ -437,19 +437,19 @@ def test_log_file(trained: Path, tmp_path: Path) -> None:
     good("--log-file", log, "forget", trained, "--client", "1")
     refused(3, "unknown-target", "--log-file", log, "forget", trained, "--client", "99")
     text = log.read_text()
-    assert "forgot 1 requests" in text
+    assert "carried out 1 requests" in text
     assert "unknown-target" in text
     refused(2, "usage", "--log-file", tmp_path / "no" / "such", "status", trained)
 
 
-def test_a_reader_that_goes_away_is_no_error(trained: Path) -> None:
+def test_closed_stdout_pipe_is_not_an_error(trained: Path) -> None:
     command = f'"{sys.executable}" -m fedforget clients "{trained}" --client 2 | true; echo "${{PIPESTATUS[0]}}"'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout in {"0\n", "141\n"}
 
 
-def test_a_result_that_cannot_be_written_is_an_error(trained: Path) -> None:
+def test_unwritable_stdout_exits_with_storage_failed(trained: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full")
     with Path("/dev/full").open("w") as full:

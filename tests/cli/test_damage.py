@@ -221,7 +221,7 @@ def test_damage_anywhere_is_noticed_and_named(truth: Truth, what: str, mask: int
     assert mistakes(truth, what, [*hows, *CUTS] if mask == EVERY_BIT else hows, mask) == []
 
 
-def test_a_database_says_nothing_when_it_is_gone(truth: Truth, run: Path) -> None:
+def test_missing_file_is_reported_and_not_created(truth: Truth, run: Path) -> None:
     """Lost is not empty."""
     for what in ("server.db", "clients.db", "record.db", "plan.toml"):
         kept = (run / what).read_bytes()
@@ -234,18 +234,18 @@ def test_a_database_says_nothing_when_it_is_gone(truth: Truth, run: Path) -> Non
 # Damage that is hard to tell
 
 
-def test_models_that_are_gone_altogether(truth: Truth, run: Path) -> None:
+def test_missing_models_directory_raises_run_damaged(truth: Truth, run: Path) -> None:
     shutil.rmtree(run / "models")
     for command in (("train", run), ("forget", run, "--client", "2"), ("run-pending", run)):
         assert str(run / "models") in refused(6, "run-damaged", *command)["message"]
 
 
-def test_a_directory_among_temporary_files_disturbs_nobody(run: Path) -> None:
+def test_directory_with_a_temporary_name_is_ignored(run: Path) -> None:
     (run / "x.tmp").mkdir()
     good("run-pending", run)
 
 
-def test_a_record_of_another_time_is_not_called_damage_of_the_others(truth: Truth, run: Path) -> None:
+def test_record_of_another_time_is_reported_as_mismatch(truth: Truth, run: Path) -> None:
     before = (run / "record.db").read_bytes()
     good("forget", run, "--client", "2")
     (run / "record.db").write_bytes(before)
@@ -256,7 +256,7 @@ def test_a_record_of_another_time_is_not_called_damage_of_the_others(truth: Trut
     assert not {"server.db", "clients.db"} & bad.keys()
 
 
-def test_a_database_that_is_gone_is_called_so(run: Path) -> None:
+def test_missing_database_is_reported_as_missing(run: Path) -> None:
     (run / "clients.db").unlink()
     assert refused(6, "run-damaged", "train", run)["message"] == f"{run / 'clients.db'} is missing"
 
@@ -267,7 +267,7 @@ def test_another_dataset_in_the_plan(truth: Truth, run: Path) -> None:
     assert list(mistakes_about(truth, run, "plan.toml")) == []
 
 
-def test_a_schema_that_is_no_text(truth: Truth, run: Path) -> None:
+def test_flipped_byte_in_the_schema_is_reported(truth: Truth, run: Path) -> None:
     place = (run / "record.db").read_bytes().index(b"WITHOUT ROWID") + len(b"WITHOUT ROWI")
     damage(run / "record.db", f"flipped at {place}")
     assert list(mistakes_about(truth, run, "record.db")) == []
@@ -289,7 +289,7 @@ def test_a_damaged_seal_is_damage_of_the_record(truth: Truth, run: Path, sealed:
     assert list(mistakes_about(truth, run, "record.db")) == []
 
 
-def test_another_key_does_not_sign(truth: Truth, run: Path) -> None:
+def test_key_of_another_run_does_not_sign(truth: Truth, run: Path) -> None:
     exchange_key(run)
     assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
 
@@ -300,7 +300,7 @@ def test_a_key_of_an_unknown_kind(truth: Truth, run: Path) -> None:
     assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
 
 
-def test_a_lost_key_is_not_made_again(truth: Truth, run: Path) -> None:
+def test_lost_key_is_not_generated_again(truth: Truth, run: Path) -> None:
     (run / "receipt-key.pem").unlink()
     assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
 
@@ -342,7 +342,7 @@ def bad_checks(run: Path, *options: str) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.EMFILE, errno.ENOMEM])
-def test_the_doctor_does_not_call_damage_what_the_system_refused(
+def test_doctor_does_not_report_system_errors_as_damage(
     run: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     real = Door.open
@@ -357,7 +357,7 @@ def test_the_doctor_does_not_call_damage_what_the_system_refused(
     assert {"plan.toml", "receipt-key.pem"} <= set(found)
     for check in found.values():
         assert os.strerror(number) in check["detail"]
-        assert "mend the cause" in check["remedy"]
+        assert "fix the cause" in check["remedy"]
         assert "backup" not in check["remedy"]
 
 
@@ -372,7 +372,7 @@ def test_the_doctor_does_not_call_damage_what_the_system_refused(
         (MODELS[0], "the initial model"),
     ],
 )
-def test_the_doctor_says_what_cannot_be_rebuilt(truth: Truth, run: Path, what: str, lost: str) -> None:
+def test_doctor_names_files_that_cannot_be_rebuilt(truth: Truth, run: Path, what: str, lost: str) -> None:
     (run / truth.place_of(what)).unlink()
     before = everything_of(run)
     check = bad_checks(run, "--rebuild")[what]
@@ -384,7 +384,7 @@ def test_the_doctor_says_what_cannot_be_rebuilt(truth: Truth, run: Path, what: s
     assert everything_of(run) == before
 
 
-def test_the_doctor_says_what_can_be_rebuilt(truth: Truth, run: Path) -> None:
+def test_doctor_names_files_that_can_be_rebuilt(truth: Truth, run: Path) -> None:
     for what in (MODELS[2], "receipt-key.pub.pem"):
         (run / truth.place_of(what)).unlink()
     bad = bad_checks(run)
@@ -396,7 +396,7 @@ def test_the_doctor_says_what_can_be_rebuilt(truth: Truth, run: Path) -> None:
         assert MODELS[2] in told
 
 
-def test_the_doctor_looks_at_everything(truth: Truth, run: Path) -> None:
+def test_doctor_reports_every_damaged_file(truth: Truth, run: Path) -> None:
     """Each damaged file is named, whatever else is damaged."""
     (run / "inbox").mkdir()
     (run / "inbox" / "r-1.json").write_text("{")
@@ -406,11 +406,11 @@ def test_the_doctor_looks_at_everything(truth: Truth, run: Path) -> None:
     bad = bad_checks(run)
     assert set(bad) == {*FILES, *(truth.place_of(model) for model in MODELS), "inbox/r-1.json"}
     assert not any(check["rebuildable"] for check in bad.values())
-    assert "hand the request in again" in bad["inbox/r-1.json"]["remedy"]
+    assert "submit the request again" in bad["inbox/r-1.json"]["remedy"]
     assert everything_of(run) == before
 
 
-def test_the_doctor_sees_a_renamed_column(run: Path) -> None:
+def test_doctor_reports_a_renamed_column(run: Path) -> None:
     place = (run / "record.db").read_bytes().index(b"state_digest TEXT")
     damage(run / "record.db", f"flipped at {place}", ONE_BIT)
     assert str(run / "record.db") in bad_checks(run)["record.db"]["detail"]
@@ -424,7 +424,7 @@ def test_the_doctor_sees_a_renamed_column(run: Path) -> None:
         ("server.db", "SELECT value FROM server WHERE key = 'seed'"),
     ],
 )
-def test_the_doctor_sees_a_flipped_seed_also_after_a_crash(run: Path, file: str, sql: str) -> None:
+def test_doctor_reports_an_altered_seed_after_a_crash(run: Path, file: str, sql: str) -> None:
     """When there are no seals."""
     change(run / "record.db", "DELETE FROM seals")
     with contextlib.closing(sqlite3.connect(run / file)) as database:
@@ -452,7 +452,7 @@ def test_a_model_cannot_be_rebuilt_from_a_damaged_run(truth: Truth, run: Path, w
     assert everything_of(run) == before
 
 
-def test_the_doctor_sees_who_may_read_the_key(run: Path) -> None:
+def test_doctor_reports_a_key_readable_by_others(run: Path) -> None:
     key = run / "receipt-key.pem"
     key.chmod(0o644)
     (check,) = bad_checks(run).values()
@@ -460,7 +460,7 @@ def test_the_doctor_sees_who_may_read_the_key(run: Path) -> None:
     assert "chmod 600" in check["remedy"]
 
 
-def test_the_doctor_sees_keys_that_do_not_belong_together(run: Path) -> None:
+def test_doctor_reports_a_mismatched_key_pair(run: Path) -> None:
     """The record knows by its id which key it was; nothing is replaced."""
     exchange_key(run)
     before = everything_of(run)
@@ -470,7 +470,7 @@ def test_the_doctor_sees_keys_that_do_not_belong_together(run: Path) -> None:
     assert everything_of(run) == before
 
 
-def test_the_doctor_finds_no_run(tmp_path: Path) -> None:
+def test_doctor_on_a_directory_without_run_says_so(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "nothing"):
         assert "holds no run" in bad_checks(place)["run"]["detail"]
     assert list(tmp_path.iterdir()) == []
@@ -521,7 +521,7 @@ def test_nothing_to_rebuild(truth: Truth, run: Path) -> None:
     refused(3, "invalid-input", "doctor", "--rebuild")
 
 
-def test_what_follows_a_lost_initial_model(truth: Truth, run: Path) -> None:
+def test_models_after_a_lost_initial_model(truth: Truth, run: Path) -> None:
     """Round 1 has nothing to start from any more; round 3 has."""
     for round_ in (0, 1, ROUNDS):
         (run / truth.place_of(MODELS[round_])).unlink()
@@ -546,7 +546,7 @@ def test_a_replay_that_gives_another_model_is_not_written(run: Path) -> None:
     assert everything_of(run) == before
 
 
-def test_nobody_rebuilds_while_somebody_works(truth: Truth, run: Path) -> None:
+def test_rebuild_on_busy_run_raises_run_busy(truth: Truth, run: Path) -> None:
     (run / truth.place_of(MODELS[1])).unlink()
     opened = open_run(run)
     with RunLock(run):
@@ -556,7 +556,7 @@ def test_nobody_rebuilds_while_somebody_works(truth: Truth, run: Path) -> None:
     assert not (run / truth.place_of(MODELS[1])).exists()
 
 
-def test_a_request_that_met_a_lost_model_is_finished_after_rebuilding(truth: Truth, run: Path) -> None:
+def test_request_stopped_by_a_lost_model_is_finished_after_rebuilding(truth: Truth, run: Path) -> None:
     path = run / truth.place_of(START)
     damage(path, "cut to half")
     assert path.name in refused_once(6, "forget", run, *INLINE, "--client", str(NEXT))

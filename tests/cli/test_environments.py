@@ -23,7 +23,7 @@ def moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "run"
 
 
-def test_forgetting_elsewhere_is_refused_and_nothing_is_lost(moved: Path) -> None:
+def test_forget_in_another_environment_is_refused_and_changes_nothing(moved: Path) -> None:
     before = everything_of(moved)
     error = refused(16, "environment-differs", "forget", moved, "--client", "1")
     assert "compute all 5 rounds (10 steps)" in error["hint"]
@@ -32,17 +32,17 @@ def test_forgetting_elsewhere_is_refused_and_nothing_is_lost(moved: Path) -> Non
     assert good_json("status", moved)["requests"] == 0
 
 
-def test_recompute_all_says_its_cost_first_and_is_exact(moved: Path, tmp_path: Path) -> None:
+def test_recompute_all_announces_its_cost_and_is_exact(moved: Path, tmp_path: Path) -> None:
     dry = good_json("forget", moved, "--client", "1", "--recompute-all", "--dry-run")
     assert dry["expected_steps"] == 10
     result = good("forget", moved, "--client", "1", "--recompute-all")
-    assert "computing all 5 rounds again (10 steps)" in result.err
+    assert "recomputing all 5 rounds (10 steps)" in result.err
     (tmp_path / "gone.jsonl").write_text('{"client": 1}\n')
     train(tmp_path / "never", "--without", tmp_path / "gone.jsonl")
     assert good_json("state", moved) == good_json("state", tmp_path / "never")
 
 
-def test_a_mixed_run_is_told_by_status_and_verify(moved: Path) -> None:
+def test_status_and_verify_report_mixed_environments(moved: Path) -> None:
     good("forget", moved, "--client", "1", "--accept-mixed")
     status = good_json("status", moved)
     assert status["mixed_environments"]

@@ -91,7 +91,7 @@ def test_a_batch(tmp_path: Path, variant: str) -> None:
         *(pytest.param(variant, early, marks=SLOW) for variant in VARIANTS for early in (0, 1, 2, 3, 4)),
     ],
 )
-def test_early_then_going_on(tmp_path: Path, variant: str, early: int) -> None:
+def test_forgetting_early_then_resuming_is_exact(tmp_path: Path, variant: str, early: int) -> None:
     run = tmp_path / "run"
     train(run, "--until-round", str(early), *VARIANTS[variant])
     requests = some_requests(run)
@@ -138,7 +138,7 @@ def test_a_client_and_its_sample_in_one_batch(trained: Path, tmp_path: Path) -> 
     require_equal(trained, never_had(tmp_path, [(2, None)]))
 
 
-def test_asking_twice_gives_the_same_receipt(trained: Path) -> None:
+def test_repeated_request_returns_the_same_receipt(trained: Path) -> None:
     sample = samples_of(trained, 0)[0]
     first = forget(trained, (0, sample))
     before = function_of(trained)
@@ -198,7 +198,7 @@ def test_erasing_everyone_withdraws_the_model(trained: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.slow
-def test_everyone_at_once_and_one_by_one_end_alike(trained: Path, tmp_path: Path) -> None:
+def test_erasing_all_clients_together_or_one_by_one_gives_the_same_state(trained: Path, tmp_path: Path) -> None:
     other = copy(trained, tmp_path / "other")
     forget(trained, *((client, None) for client in range(6)))
     forget_together(other, [(client, None) for client in range(6)], tmp_path)
@@ -218,13 +218,13 @@ def system_seeded(tmp_path: Path) -> Path:
     return tmp_path / "system"
 
 
-def test_a_seed_that_was_given_promises_the_path_only(trained: Path) -> None:
+def test_given_seed_guarantees_path_only(trained: Path) -> None:
     (receipt,) = good_json("forget", trained, "--client", "1", "--basis", "exogenous")["receipts"]
     assert (receipt["guarantee"], receipt["basis"]) == ("path", "exogenous")
     assert good_json("status", trained)["tainted"] is False
 
 
-def test_a_request_that_looked_at_nothing_keeps_the_law(system_seeded: Path) -> None:
+def test_exogenous_request_keeps_equality_in_law(system_seeded: Path) -> None:
     good("forget", system_seeded, "--client", "1", "--basis", "exogenous")
     good("forget", system_seeded, "--client", "2", "--basis", "exogenous")
     assert guarantees(system_seeded) == ["law-and-path", "law-and-path"]
@@ -232,7 +232,7 @@ def test_a_request_that_looked_at_nothing_keeps_the_law(system_seeded: Path) -> 
 
 
 @pytest.mark.parametrize("basis", [pytest.param(("--basis", "model-informed"), marks=SLOW), ()])
-def test_a_request_that_may_have_looked_taints_the_seeds(system_seeded: Path, basis: tuple[str, ...]) -> None:
+def test_request_of_unknown_basis_taints_the_seeds(system_seeded: Path, basis: tuple[str, ...]) -> None:
     good("forget", system_seeded, "--client", "1", *basis)
     assert good_json("status", system_seeded)["tainted"] is True
     good("forget", system_seeded, "--client", "2", "--basis", "exogenous")
@@ -270,7 +270,7 @@ def test_new_seeds_without_a_request(trained: Path) -> None:
     assert good_json("verify", trained)["ok"]
 
 
-def test_new_seeds_with_a_request_that_was_met(trained: Path) -> None:
+def test_new_seeds_with_an_already_completed_request(trained: Path) -> None:
     (first,) = forget(trained, (3, None))
     before = good_json("status", trained)["model_digest"]
     (again,) = good_json("forget", trained, "--client", "3", "--new-seed")["receipts"]
@@ -295,7 +295,7 @@ def test_superseded_digests_leave_the_receipts(trained: Path) -> None:
         receipts = good_json("forget", trained, "--client", str(client))["receipts"]
         digests.append(receipts[0]["model_digest"])
     shown = [receipt["model_digest"] for receipt in good_json("status", trained)["receipts"]]
-    assert shown[-1] is digests[-1] is None, "nobody is left"
+    assert shown[-1] is digests[-1] is None, "no client is left"
     gone = {digest for digest in digests if digest not in shown} - {None}
     assert gone
     record = (trained / "record.db").read_bytes()

@@ -142,7 +142,7 @@ def busy(zygote: Zygote, tmp_path: Path) -> Iterator[tuple[Path, Child]]:
     child.wait()
 
 
-def test_a_run_in_use_is_refused(busy: tuple[Path, Child]) -> None:
+def test_commands_on_busy_run_exit_with_run_busy(busy: tuple[Path, Child]) -> None:
     run, child = busy
     for command in (
         ("train", run), ("forget", run, "--client", "1"), ("state", run), ("verify", run),
@@ -157,7 +157,7 @@ def test_a_run_in_use_is_refused(busy: tuple[Path, Child]) -> None:
     assert f"process {child.pid}" in call("doctor", run).err
 
 
-def test_looking_does_not_disturb_who_works(zygote: Zygote, tmp_path: Path, long_run: Path) -> None:
+def test_readers_do_not_disturb_the_writer(zygote: Zygote, tmp_path: Path, long_run: Path) -> None:
     run = tmp_path / "run"
     child = zygote.start("train", *LONG, "--out", run)
     wait_until(lambda: models_in(run) > 3, "a few rounds are done")
@@ -321,7 +321,7 @@ def test_the_doctor_on_a_full_disk(zygote: Zygote, small_disk: Path, trained_onc
 
 
 def test_the_doctor_where_nothing_can_be_written(small_disk: Path, trained_once: Path) -> None:
-    """Nobody works there, so there is nobody to keep out."""
+    """No process can write there, so no lock is needed."""
     run = copy(trained_once, small_disk / "run")
     subprocess.run(["mount", "-o", "remount,ro", small_disk], check=True)
     assert good_json("doctor", run)["ok"]

@@ -256,7 +256,7 @@ def test_killed_twice(zygote: Zygote, tmp_path: Path, make_work: Callable[[str],
 def test_what_a_kill_in_a_round_leaves_is_not_in_the_state(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]
 ) -> None:
-    """Looking, before anybody goes on: the round that was never committed does not show."""
+    """A reader before the resume does not see the uncommitted round."""
     work = make_work("train")
     clean = {}
     for rounds in range(4):

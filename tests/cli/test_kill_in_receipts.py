@@ -32,7 +32,7 @@ class Showing(Work):
         return ("receipt", "show", run, *self._command)
 
     def require_recovery(self, run: Path) -> None:
-        """The same command again, and then the plain one: one key, that everybody agrees on."""
+        """Give the same command again, then the plain one: files and record agree on one key."""
         file = self._tmp_path / "receipt.json"
         for command in (self.on(run), self.on(run), ("receipt", "show", run, self._command[0])):
             file.write_text(good(*command).out)
@@ -40,7 +40,7 @@ class Showing(Work):
         with run_directory.reading(run) as found:
             known = found.record.receipt_key
         assert known == key_id(read_public_key(run / PUBLIC_KEY)) == key_id(signing_key(run, known).public_key())
-        good("train", run)  # whoever was killed while closing the record left it whole, but not canonical
+        good("train", run)  # a process killed while closing the record left it intact, but not canonical
         assert good_json("doctor", run)["ok"]
         shutil.rmtree(run)
         tally(f"kills/{self.name}")

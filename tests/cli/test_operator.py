@@ -1,4 +1,4 @@
-"""What an operator must see: overdue and unfinished requests, a guarantee that drops, and what works for a run."""
+"""What the operator sees: overdue and unfinished requests, a lowered guarantee, and usable hints."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_an_overdue_request_is_shown_by_status_and_doctor(
     before = good_json("status", trained, "--check")
     assert (before["overdue"], [each["overdue"] for each in before["open_requests"]]) == ([], [False, False])
     assert "overdue since" not in good("status", trained).out
-    assert "none is overdue" in good("doctor", trained).out
+    assert "none overdue" in good("doctor", trained).out
     later(timedelta(days=3, seconds=60))
     after = good_json("status", trained)
     assert after["overdue"] == [receipt["id"]]
@@ -76,12 +76,12 @@ def test_an_overdue_request_is_shown_by_status_and_doctor(
     sick = call("doctor", trained)
     assert sick.code == 1
     assert "1 overdue" in sick.out
-    assert "none waits" not in sick.out
+    assert "none pending" not in sick.out
     good("run-pending", trained, "--all")
     assert good_json("status", trained, "--check")["overdue"] == []
 
 
-def test_an_unfinished_request_needs_attention_unless_a_process_works_on_it(own: Run) -> None:
+def test_unfinished_request_needs_attention_unless_the_run_is_busy(own: Run) -> None:
     seen: list[int] = []
 
     def interrupt(_: int) -> None:
@@ -103,7 +103,7 @@ def test_an_unfinished_request_needs_attention_unless_a_process_works_on_it(own:
 # The guarantee
 
 
-def test_forget_without_a_basis_says_that_the_guarantee_drops(tmp_path: Path) -> None:
+def test_forget_without_basis_warns_that_the_guarantee_drops(tmp_path: Path) -> None:
     run, told = tmp_path / "run", "the guarantee drops to `path`"
     good("train", *(word for word in PLAN), "--out", run)
     assert told not in good("forget", run, "--client", "1", "--dry-run").err
@@ -124,19 +124,19 @@ def test_forget_without_a_basis_says_that_the_guarantee_drops(tmp_path: Path) ->
 PLAN = ("--clients", "6", "--clients-per-round", "2", "--batch-size", "3", "--local-steps", "2", "--rounds", "2")
 
 
-def test_a_seed_of_a_person_has_no_law_to_lose(tmp_path: Path) -> None:
+def test_forget_on_a_run_with_given_seed_does_not_warn(tmp_path: Path) -> None:
     train(tmp_path / "run")
     assert "guarantee drops" not in good("forget", tmp_path / "run", "--client", "1").err
 
 
-def test_a_deferred_request_without_a_basis_says_so_as_well(own: Run) -> None:
+def test_deferred_request_without_basis_warns(own: Run) -> None:
     assert "guarantee drops" in good("forget", own.path, "--client", "1", "--defer").err
 
 
 # Own data
 
 
-def test_requests_on_own_data_are_taken_in_and_cancelled_without_model_or_data(own: Run) -> None:
+def test_requests_on_own_data_are_deferred_and_cancelled_by_command(own: Run) -> None:
     (kept,) = good_json("forget", own.path, "--client", "1", "--defer")["receipts"]
     (taken_back,) = good_json("forget", own.path, "--client", "2", "--sample", "1", "--defer")["receipts"]
     assert (kept["state"], taken_back["state"]) == ("accepted", "accepted")
@@ -160,7 +160,7 @@ def test_the_policy_of_own_data_is_set_without_model_or_data(own: Run) -> None:
     assert "run_pending(everything=True)` in Python" in error["hint"]
 
 
-def test_meeting_requests_on_own_data_is_refused_with_what_works(own: Run) -> None:
+def test_forget_and_run_pending_on_own_data_are_refused_with_a_remedy(own: Run) -> None:
     before = own.state_digest()
     error = refused(3, "invalid-input", "forget", own.path, "--client", "1")
     assert f"`fedforget forget {own.path} --defer --client 1`" in error["hint"]
@@ -173,7 +173,7 @@ def test_meeting_requests_on_own_data_is_refused_with_what_works(own: Run) -> No
     assert own.receipts() == []
 
 
-def test_a_lost_model_of_own_data_is_told_with_what_computes_it_again(own: Run) -> None:
+def test_lost_model_of_own_data_names_the_python_call(own: Run) -> None:
     (own.path / "models" / f"{own.status().model_digest}.safetensors").unlink()
     for command in (("doctor", own.path), ("doctor", own.path, "--rebuild")):
         result = call(*command)
@@ -182,7 +182,7 @@ def test_a_lost_model_of_own_data_is_told_with_what_computes_it_again(own: Run) 
         assert "fedforget.health.repair.rebuild(" in result.err
 
 
-def test_what_is_deferred_while_a_batch_is_half_way_in_waits_in_the_inbox(
+def test_request_deferred_during_an_interrupted_batch_stays_in_the_inbox(
     own: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def stop(*_: object) -> None:
@@ -226,7 +226,7 @@ def test_an_id_in_a_message_is_short_and_harmless(own: Run, identifier: str) -> 
         assert len(text) < 200
 
 
-def test_what_cannot_even_be_written_out_is_no_id() -> None:
+def test_request_with_unprintable_id_raises_invalid_id() -> None:
     from fedforget.errors import InvalidId  # noqa: PLC0415
 
     for wrong in (10**5000, -1, object()):
@@ -238,7 +238,7 @@ def test_what_cannot_even_be_written_out_is_no_id() -> None:
 
 
 @pytest.mark.parametrize("place", ["/dev/null", "file", "file/below", "n" * 300])
-def test_a_place_where_nothing_can_be_written_is_refused(trained: Path, tmp_path: Path, place: str) -> None:
+def test_unwritable_output_path_is_refused(trained: Path, tmp_path: Path, place: str) -> None:
     (tmp_path / "file").write_text("")
     target = tmp_path / place
     (receipt,) = good_json("forget", trained, "--client", "1")["receipts"]

@@ -24,7 +24,7 @@ def test_rate_and_time_left_count_from_where_it_was_first_seen() -> None:
     assert pace.text(", ") == ", 2 rounds/s, 4:50 left"
 
 
-def test_slow_work_is_told_in_seconds_each_and_long_work_in_hours() -> None:
+def test_slow_rate_is_in_seconds_per_unit_and_long_time_in_hours() -> None:
     clock = Clock()
     pace = Pace("round", 2000, clock)
     pace.reach(0)

@@ -125,7 +125,7 @@ def test_the_sections() -> None:
     assert "every *" in text
 
 
-def test_workers_that_would_wait_are_named() -> None:
+def test_plan_notes_idle_workers() -> None:
     assert "K = 5 is not a multiple of 4 workers" in good("plan", *KNOWN, "--workers", "4").out
     assert "K = 4 or 8" in good("plan", *KNOWN, "--workers", "4").out
     assert "3 of them would have nothing to do; K = 8" in good("plan", *KNOWN, "--workers", "8").out
@@ -211,7 +211,7 @@ def test_find_with_a_fixed_length_of_rounds() -> None:
         ((*FIND[5:], "--max-rounds", "7"), "divides 300"),
     ],
 )
-def test_find_refuses_what_has_no_answer(arguments: tuple[str, ...], named: str) -> None:
+def test_find_without_bounds_is_refused(arguments: tuple[str, ...], named: str) -> None:
     assert named in refused(4, "plan-refused", "plan", "--find", *NUMBERS, *arguments)["message"]
 
 
@@ -279,16 +279,16 @@ def test_no_plan_at_all_says_what_to_give() -> None:
     ],
     ids=" ".join,
 )
-def test_values_that_cannot_be(change: tuple[str, ...]) -> None:
+def test_impossible_plan_values_are_refused(change: tuple[str, ...]) -> None:
     refused(3, "invalid-input", "plan", *KNOWN, *change)
 
 
 @pytest.mark.parametrize("name", ["--clients", "--samples"])
-def test_nobody_and_nothing_are_no_federation(name: str) -> None:
+def test_plan_without_clients_or_samples_is_refused(name: str) -> None:
     assert "nearest feasible is 1" in refused(4, "plan-refused", "plan", *KNOWN, name, "0")["hint"]
 
 
-def test_a_hopeless_number_of_rounds_is_no_hopeless_wait() -> None:
+def test_plan_with_huge_number_of_rounds_is_fast() -> None:
     began = time.monotonic()
     told = good_json("plan", *NUMBERS, "--clients-per-round", "5", "--batch-size", "10", "--local-steps", "10",
                      "--rounds", "2000000000")  # fmt: skip

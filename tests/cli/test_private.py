@@ -28,7 +28,7 @@ def readable(path: Path) -> list[str]:
     return [str(each) for each in (path, *path.rglob("*")) if each.lstat().st_mode & OTHERS]
 
 
-def test_no_file_of_a_run_is_readable_to_others(tmp_path: Path) -> None:
+def test_no_file_of_a_run_is_readable_by_others(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run)
     assert readable(run) == []

@@ -24,7 +24,7 @@ def run(trained: Path, tmp_path: Path) -> Path:
     return copy(trained, tmp_path / "run")
 
 
-def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
+def test_deferred_requests_are_cancelled_or_carried_out_exactly(run: Path, tmp_path: Path) -> None:
     (first,) = good_json("forget", run, "--client", "1", "--defer", "--deadline", "2999-01-31")["receipts"]
     (second,) = good_json("forget", run, "--client", "2", "--defer", "--idempotency-key", "a")["receipts"]
     assert (first["state"], first["batch_id"], first["guarantee"]) == ("accepted", None, None)
@@ -44,13 +44,13 @@ def test_deferred_cancelled_met_and_compared(run: Path, tmp_path: Path) -> None:
     met = good_json("run-pending", run)
     assert [receipt["id"] for receipt in met["receipts"]] == [first["id"]]
     assert met["steps_saved"] == met["steps_one_by_one"] - met["recomputed_steps"] >= 0
-    assert "nothing waits" in good("run-pending", run).out
+    assert "no pending requests" in good("run-pending", run).out
     without = requests_file(tmp_path / "without.jsonl", [(1, None)])
     good("train", *PLAN, "--without", without, "--out", tmp_path / "never")
     assert function_of(run) == function_of(tmp_path / "never")
 
 
-def test_what_waits_in_the_inbox_is_shown(run: Path) -> None:
+def test_status_shows_requests_in_the_inbox(run: Path) -> None:
     """Handed in while another process works: the record does not have it yet, and people must see it."""
     assert "open_requests" not in good("status", run).out
     assert "[]" not in good("train", run).out
@@ -78,7 +78,7 @@ def test_policies(run: Path) -> None:
     assert good_json("policy", run)["policy"] == "immediate"
     assert good_json("policy", run, "batch", "--window", "7") == {"policy": "batch", "window_days": 7.0}
     assert good_json("forget", run, "--client", "1")["receipts"][0]["state"] == "accepted"
-    assert "not yet time" in good("run-pending", run).out
+    assert "not due yet" in good("run-pending", run).out
     assert good_json("run-pending", run, "--all")["receipts"][0]["state"] == "purged"
     for wrong in (("batch",), ("immediate", "--window", "2"), ("sometimes",)):
         refused(3, "invalid-input", "policy", run, *wrong)
@@ -102,7 +102,7 @@ def test_receipts(run: Path, tmp_path: Path) -> None:
     refused(3, "unknown-target", "receipt", "show", run, "r-nobody")
 
 
-def test_what_is_guaranteed_is_told(tmp_path: Path) -> None:
+def test_receipt_verify_reports_the_guarantee(tmp_path: Path) -> None:
     """Then, and now: a request that looked comes later."""
     run, file = tmp_path / "run", tmp_path / "receipt.json"
     good("train", *(word for word in PLAN if word not in ("--seed", "7")), "--out", run)

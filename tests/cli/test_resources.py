@@ -85,7 +85,7 @@ class Work:
                 return f"after {failure}: {error}"
         if function_files(path) != self.function:
             return f"another function after {failure}"
-        with run_directory.reading(path, settled=False) as run:
+        with run_directory.reading(path, only_idle=False) as run:
             status = status_of(run)
         if status.pending or status.requests != self.requests:
             return f"{status.requests} requests, pending: {status.pending}"
@@ -247,12 +247,12 @@ SLOW = pytest.mark.slow
     ],
 )
 @pytest.mark.parametrize("name", COMMANDS)
-def test_a_call_that_is_refused(works: dict[str, Work], name: str, kind: str, every: int) -> None:
+def test_refused_system_call_is_reported(works: dict[str, Work], name: str, kind: str, every: int) -> None:
     assert complaints(works[name], kind, every) == []
 
 
-def test_a_failure_that_is_kept_quiet_is_caught(works: dict[str, Work], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The wrong variant: what is written behind the computation goes on after a failure, and nobody is told."""
+def test_swallowed_failure_is_caught(works: dict[str, Work], monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant: the write-behind queue continues after a failure and reports nothing."""
 
     def quietly(self: WriteBehind, write: Callable[[], None]) -> None:
         self._writer = threading.get_ident()
@@ -354,7 +354,7 @@ def test_too_few_open_files(
 @pytest.mark.slow
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_too_few_open_files_are_called_that(works: dict[str, Work], name: str, federation: str) -> None:
+def test_too_few_open_files_are_reported_as_such(works: dict[str, Work], name: str, federation: str) -> None:
     command = (COMMANDS if federation == "inline" else POOLED)[name]
     for more, ended, _ in with_few_open_files(works[name], command, 1):
         assert ended.ours, (more, ended)

@@ -51,7 +51,7 @@ def write_at_once() -> None:
     def submit(self: WriteBehind, owner: object, write: Callable[[], None]) -> None:
         self._write(write)
         self._writer = None
-        self.settle(owner)
+        self.flush(owner)
 
     WriteBehind.submit = submit  # type: ignore[method-assign]
 

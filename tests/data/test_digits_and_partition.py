@@ -61,7 +61,7 @@ def test_images_are_the_raw_ones_over_a_constant(digits: Digits) -> None:
 
 @pytest.mark.parametrize("clients", [1, 2, 10, 60, 300, 1000, 1436, 1437])
 @pytest.mark.parametrize("beta", [0.1, BETA, 100.0])
-def test_every_training_row_has_one_owner_and_nobody_is_empty(digits: Digits, clients: int, beta: float) -> None:
+def test_every_training_row_has_one_owner_and_no_client_is_empty(digits: Digits, clients: int, beta: float) -> None:
     partition = digits.partition(clients=clients, beta=beta, seed=SEED)
     assert owned(partition) == TRAINING_ROWS
     assert list(partition) == list(range(clients))
@@ -87,7 +87,7 @@ def test_a_partition_is_a_function_of_its_seed(digits: Digits) -> None:
         (3, float("inf"), "beta"),
     ],
 )
-def test_an_impossible_partition_is_refused(digits: Digits, clients: int, beta: float, reason: str) -> None:
+def test_impossible_partition_raises_plan_refused(digits: Digits, clients: int, beta: float, reason: str) -> None:
     with pytest.raises(PlanRefused, match=reason) as refused:
         digits.partition(clients=clients, beta=beta, seed=SEED)
     assert refused.value.hint
@@ -100,7 +100,7 @@ def test_an_impossible_partition_is_refused(digits: Digits, clients: int, beta: 
     beta=st.sampled_from([0.01, 0.5, 10.0]),
     seed=st.integers(0, 10**6),
 )
-def test_any_labels_are_shared_out_whole(labels: list[int], share: float, beta: float, seed: int) -> None:
+def test_partition_of_any_labels_loses_no_sample(labels: list[int], share: float, beta: float, seed: int) -> None:
     clients = max(1, round(share * len(labels)))
     ids = [100 + 3 * place for place in range(len(labels))]
     partition = dirichlet_label_partition(np.array(labels), ids, clients=clients, beta=beta, seed=numbered_seed(seed))

@@ -35,7 +35,7 @@ def some() -> FederatedData:
 # --------------------------------------------------------------------------------------------------------------- shapes
 
 
-def test_ids_may_be_spelled_either_way() -> None:
+def test_decimal_string_and_number_are_the_same_id() -> None:
     data = FederatedData({"3": {"0": (1.0, 0), "a": (2.0, 1)}, "ward-7": {np.int64(5): (3.0, 0)}})
     assert set(data.roster) == {3, "ward-7"}
     assert set(data[3].ids) == {0, "a"}
@@ -46,13 +46,13 @@ def test_ids_may_be_spelled_either_way() -> None:
 @pytest.mark.parametrize(
     "clients", [{3: {}, "3": {}}, {0: {1: (0, 0), "1": (0, 0)}}, {0: {np.int64(1): (0, 0), "1": (0, 0)}}]
 )
-def test_two_spellings_of_one_id_are_refused(clients: Any) -> None:
+def test_two_spellings_of_one_id_raise_invalid_id(clients: Any) -> None:
     with pytest.raises(InvalidId, match="duplicate"):
         FederatedData(clients)
 
 
 @pytest.mark.parametrize("identifier", [True, 1.5, -1, None, b"a"])
-def test_what_cannot_be_an_id_is_refused(identifier: Any) -> None:
+def test_impossible_id_raises_invalid_id(identifier: Any) -> None:
     with pytest.raises(InvalidId):
         FederatedData({identifier: {}})
     with pytest.raises(InvalidId):
@@ -76,7 +76,7 @@ class Squares(Dataset):
     ],
     ids=["made on demand", "tensors", "a list"],
 )
-def test_the_index_of_a_dataset_is_the_id(dataset: Any) -> None:
+def test_dataset_index_is_the_sample_id(dataset: Any) -> None:
     data = FederatedData({"k": dataset})
     assert list(data["k"].ids) == [0, 1, 2, 3]
     pairs = [data.sample("k", index) for index in range(4)]
@@ -90,23 +90,23 @@ def test_tensors_and_arrays_of_equal_content_are_the_same_sample() -> None:
 
 
 @pytest.mark.parametrize("samples", [5, None, iter(()), object()], ids=["5", "nothing", "iterator", "object"])
-def test_what_holds_no_samples_is_refused_and_the_client_named(samples: Any) -> None:
+def test_client_without_samples_container_is_refused_by_name(samples: Any) -> None:
     with pytest.raises(InvalidInput, match="client ward-7"):
         FederatedData({"ward-7": samples})
 
 
 @pytest.mark.parametrize("sample", [5, (1,), (1, 2, 3), None])
-def test_what_is_no_pair_is_refused_and_named(sample: Any) -> None:
+def test_sample_that_is_not_a_pair_is_refused_by_name(sample: Any) -> None:
     with pytest.raises(InvalidInput, match="sample 4 of client 3 is not a pair"):
         FederatedData({3: {4: sample}})[3].sample(4)
 
 
-def test_what_is_no_array_is_refused() -> None:
+def test_sample_that_is_not_numeric_is_refused() -> None:
     with pytest.raises(InvalidInput, match="cannot be made an array"):
         one(object())[0].sample(0)
 
 
-def test_a_test_set_is_a_pair_of_arrays() -> None:
+def test_test_set_must_be_a_pair_of_equally_long_arrays() -> None:
     data = FederatedData({0: {}}, test=([[1.0]], [2]))
     assert data.test is not None
     assert (data.test[0].tolist(), data.test[1].tolist()) == ([[1.0]], [2])
@@ -115,11 +115,11 @@ def test_a_test_set_is_a_pair_of_arrays() -> None:
 # -------------------------------------------------------------------------------------------------------------- members
 
 
-def test_members_are_everybody_with_samples() -> None:
+def test_members_are_all_clients_with_samples() -> None:
     assert some().members() == {"b": IdSet(["x", 7]), 3: IdSet([0])}
 
 
-def test_members_without_what_is_left_out() -> None:
+def test_members_exclude_the_left_out_targets() -> None:
     assert some().members([Request("b", "x"), Request("b", "x")]) == {"b": IdSet([7]), 3: IdSet([0])}
     assert some().members([Request(3)]) == {"b": IdSet(["x", 7])}
     assert some().members([Request(3, 0)]) == {"b": IdSet(["x", 7])}  # nothing is left of it
@@ -128,7 +128,7 @@ def test_members_without_what_is_left_out() -> None:
 
 
 @pytest.mark.parametrize("unknown", [Request("nobody"), Request("nobody", 0), Request("b", 8), Request(3, "x")])
-def test_leaving_out_what_is_not_there_is_refused(unknown: Request) -> None:
+def test_leaving_out_an_unknown_target_raises_unknown_target(unknown: Request) -> None:
     with pytest.raises(UnknownTarget):
         some().members([unknown])
 
@@ -160,11 +160,11 @@ def test_any_change_of_value_type_or_shape_changes_the_digest(changed: Any) -> N
     assert content(*changed) != content(X, 0)
 
 
-def test_the_digest_of_a_zero_tells_its_sign() -> None:
+def test_digest_distinguishes_zero_and_negative_zero() -> None:
     assert content(np.float32(0.0)) != content(np.float32(-0.0))
 
 
-def test_the_border_between_x_and_y_counts() -> None:
+def test_digest_distinguishes_where_x_ends_and_y_begins() -> None:
     assert content(np.array([1, 2]), np.array([3])) != content(np.array([1]), np.array([2, 3]))
 
 
@@ -180,14 +180,14 @@ VALUES = st.lists(st.floats(width=32, allow_nan=False), min_size=1, max_size=4)
 
 
 @given(VALUES, st.integers(0, 3), st.data())
-def test_equal_content_and_only_it_has_equal_digests(values: list[float], y: int, data: st.DataObject) -> None:
+def test_digests_are_equal_exactly_for_equal_content(values: list[float], y: int, data: st.DataObject) -> None:
     other = data.draw(st.one_of(st.just(values), VALUES))
     one_array, other_array = np.array(values, np.float32), np.array(other, np.float32)
     equal = one_array.tobytes() == other_array.tobytes()
     assert (content(one_array, y) == content(other_array, y)) == equal
 
 
-def test_content_that_changed_is_noticed_and_named() -> None:
+def test_changed_content_raises_data_changed_with_its_name() -> None:
     data: dict[Any, dict[Any, Any]] = {3: {0: (X, 0), 1: (X, 1)}, "a": {5: (X, 0)}}
     known = {client: dict(FederatedData(data).contents(client, data[client])) for client in data}
     for client in data:
@@ -200,6 +200,6 @@ def test_content_that_changed_is_noticed_and_named() -> None:
 
 
 @pytest.mark.parametrize(("client", "sample", "message"), [("gone", 0, "client gone"), (3, 9, "sample 9 of client 3")])
-def test_what_is_missing_is_named(client: Any, sample: Any, message: str) -> None:
+def test_missing_client_or_sample_raises_data_changed_with_its_name(client: Any, sample: Any, message: str) -> None:
     with pytest.raises(DataChanged, match=message):
         some().require_unchanged(client, {sample: b""})

@@ -1,4 +1,4 @@
-"""Databases: canonical at rest, whole or refused."""
+"""Databases: canonical when closed, and refused when damaged."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def take(database: Database, names: list[int]) -> None:
         database.run_many("DELETE FROM things WHERE name = ?", ((name,) for name in names))
 
 
-def test_equal_content_is_equal_bytes_whatever_the_history(tmp_path: Path) -> None:
+def test_equal_content_gives_equal_bytes_after_any_history(tmp_path: Path) -> None:
     chance, stay, come_and_go = np.random.default_rng(3), list(range(300)), list(range(300, 900))
     direct = made(tmp_path / "direct")
     put(direct, stay)
@@ -57,7 +57,7 @@ def test_equal_content_is_equal_bytes_whatever_the_history(tmp_path: Path) -> No
         assert path.read_bytes() == (tmp_path / "direct").read_bytes()
 
 
-def test_other_content_is_other_bytes(tmp_path: Path) -> None:
+def test_different_content_gives_different_bytes(tmp_path: Path) -> None:
     for name, content in (("one", [1, 2, 3]), ("other", [1, 2, 4])):
         database = made(tmp_path / name)
         put(database, content)
@@ -65,7 +65,7 @@ def test_other_content_is_other_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() != (tmp_path / "other").read_bytes()
 
 
-def test_nothing_deleted_stays_in_any_file(tmp_path: Path) -> None:
+def test_deleted_rows_leave_no_bytes_in_any_file(tmp_path: Path) -> None:
     marker = b"the-patient-in-bed-four"
     database = made(tmp_path / "db")
     database.run("INSERT INTO things VALUES ('keep', x'00')")
@@ -78,7 +78,7 @@ def test_nothing_deleted_stays_in_any_file(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
 
 
-def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
+def test_failed_transaction_is_rolled_back(tmp_path: Path) -> None:
     database = made(tmp_path / "db")
     put(database, [1])
 
@@ -100,7 +100,7 @@ def test_a_transaction_is_whole_or_nothing(tmp_path: Path) -> None:
     database.close()
 
 
-def test_what_was_committed_survives_without_closing(tmp_path: Path) -> None:
+def test_committed_rows_survive_without_closing(tmp_path: Path) -> None:
     database = made(tmp_path / "db")
     put(database, [1, 2])
     for suffix in ("", "-wal"):
@@ -111,7 +111,7 @@ def test_what_was_committed_survives_without_closing(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_newer_format_is_refused(tmp_path: Path) -> None:
+def test_database_of_newer_format_raises_run_too_new(tmp_path: Path) -> None:
     made(tmp_path / "db").close_canonical()
     connection = sqlite3.connect(tmp_path / "db")
     connection.execute(f"PRAGMA user_version={VERSION + 1}")
@@ -125,7 +125,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "short", "text", "header", "middle"])
-def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> None:
+def test_damaged_database_raises_run_damaged_and_is_not_changed(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "db"
     database = made(path)
     put(database, list(range(500)))
@@ -151,7 +151,7 @@ def test_a_damaged_file_is_named_and_left_alone(tmp_path: Path, damage: str) -> 
     assert damage != "missing" or not path.exists(), "nothing is made in place of what is lost"
 
 
-def test_a_missing_table_is_damage(tmp_path: Path) -> None:
+def test_missing_table_or_column_raises_run_damaged(tmp_path: Path) -> None:
     database = made(tmp_path / "db")
     with pytest.raises(RunDamaged, match="no such table"):
         database.rows("SELECT * FROM elsewhere")
@@ -160,7 +160,9 @@ def test_a_missing_table_is_damage(tmp_path: Path) -> None:
     database.close()
 
 
-def test_a_database_that_another_program_holds_is_said_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_database_locked_by_another_program_raises_storage_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made(tmp_path / "db").close_canonical()
     other = sqlite3.connect(tmp_path / "db", isolation_level=None)
     other.execute("BEGIN EXCLUSIVE")

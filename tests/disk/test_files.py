@@ -1,4 +1,4 @@
-"""Files: whole or not there, and never served when altered."""
+"""Model files, durable writes and the plan file: atomic, and refused when altered."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def models(tmp_path: Path) -> ModelFiles:
 
 
 @pytest.mark.parametrize("state", [STATE, WITH_OPTIMIZER])
-def test_a_state_comes_back_as_it_was(models: ModelFiles, state: State) -> None:
+def test_written_state_is_read_back_unchanged(models: ModelFiles, state: State) -> None:
     name = models.write(state)
     assert models.write(state) == name
     assert equal(models.read(name), state)
@@ -46,13 +46,13 @@ def test_a_state_comes_back_as_it_was(models: ModelFiles, state: State) -> None:
     assert equal(decode(encode(state)), state)
 
 
-def test_the_bytes_do_not_depend_on_layout_or_order() -> None:
+def test_encoding_is_independent_of_memory_layout_and_order() -> None:
     turned = State({name: np.asarray(STATE.model[name], order="F") for name in reversed(list(STATE.model))})
     assert encode(turned) == encode(STATE)
 
 
 @pytest.mark.parametrize("damage", ["missing", "empty", "torn", "altered", "another", "directory"])
-def test_a_file_that_is_not_what_its_name_says_is_never_served(models: ModelFiles, damage: str) -> None:
+def test_altered_model_file_raises_run_damaged(models: ModelFiles, damage: str) -> None:
     name = models.write(STATE)
     path = models.path(name)
     data = path.read_bytes()
@@ -72,14 +72,14 @@ def test_a_file_that_is_not_what_its_name_says_is_never_served(models: ModelFile
     assert f"`fedforget doctor {path.parent.parent} --rebuild`" in error.value.hint
 
 
-def test_a_whole_file_that_is_no_model_is_damage(models: ModelFiles) -> None:
+def test_file_with_right_digest_but_no_tensors_raises_run_damaged(models: ModelFiles) -> None:
     data = b"these bytes have the right name"
     models.path(digest(data)).write_bytes(data)
     with pytest.raises(RunDamaged, match="its header cannot have"):
         models.read(digest(data))
 
 
-def test_keeping_only_what_is_wanted(models: ModelFiles, tmp_path: Path) -> None:
+def test_keep_only_unlinks_other_models_and_temporary_files(models: ModelFiles, tmp_path: Path) -> None:
     wanted, unwanted = models.write(STATE), models.write(WITH_OPTIMIZER)
     torn = tmp_path / "models" / "x.safetensors.tmp"
     torn.write_bytes(b"torn")
@@ -88,7 +88,7 @@ def test_keeping_only_what_is_wanted(models: ModelFiles, tmp_path: Path) -> None
     assert not models.path(unwanted).exists()
 
 
-def test_a_name_that_is_taken_is_refused() -> None:
+def test_tensor_with_reserved_name_is_refused() -> None:
     with pytest.raises(InvalidInput):
         encode(State({"server-optimizer/m": np.zeros(1)}))
 
@@ -96,7 +96,7 @@ def test_a_name_that_is_taken_is_refused() -> None:
 # Writing
 
 
-def test_writing_replaces_in_one_step(tmp_path: Path) -> None:
+def test_write_durably_replaces_the_file_and_leaves_no_temporary(tmp_path: Path) -> None:
     write_durably(tmp_path / "file", b"old")
     write_durably(tmp_path / "file", b"new")
     assert (tmp_path / "file").read_bytes() == b"new"
@@ -104,7 +104,7 @@ def test_writing_replaces_in_one_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
-def test_a_failed_fsync_leaves_the_old_file_and_says_so(
+def test_failed_fsync_keeps_the_old_file_and_raises_storage_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     write_durably(tmp_path / "file", b"old")
@@ -133,7 +133,7 @@ PLAN_FILE = PlanFile(
 )
 
 
-def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
+def test_encoded_plan_is_read_back_unchanged(tmp_path: Path) -> None:
     (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode())
     read = PlanFile.read(tmp_path)
     assert read == PLAN_FILE
@@ -156,7 +156,7 @@ def test_a_plan_comes_back_as_it_was(tmp_path: Path) -> None:
         ("[plan]", "[plan"),
     ],
 )
-def test_a_plan_that_is_none_is_named(tmp_path: Path, old: str, new: str) -> None:
+def test_malformed_plan_raises_run_damaged_with_reason(tmp_path: Path, old: str, new: str) -> None:
     text = PLAN_FILE.encode().decode()
     assert old in text
     (tmp_path / "plan.toml").write_text(text.replace(old, new))
@@ -166,7 +166,7 @@ def test_a_plan_that_is_none_is_named(tmp_path: Path, old: str, new: str) -> Non
     assert len(error.value.message.split("damaged: ")[1]) > 10, "says more than the name of a key"
 
 
-def test_other_ends_of_a_plan(tmp_path: Path) -> None:
+def test_missing_old_new_or_binary_plan_raises_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun):
         PlanFile.read(tmp_path)
     (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 2", b"format = 1"))

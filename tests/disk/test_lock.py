@@ -1,4 +1,4 @@
-"""One process at a time, and one thread of it; the lock ends with its holder and is inherited by nobody."""
+"""The run lock: one process and one thread at a time. It ends with its holder, and children do not inherit it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.disk.lock import RunLock, at_rest
+from fedforget.disk.lock import RunLock, require_idle
 from fedforget.errors import RunBusy, StorageFailed
 
 HOLD = "import sys\nfrom pathlib import Path\nfrom fedforget.disk.lock import RunLock\n"
@@ -39,7 +39,7 @@ def heard(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> None:
+def test_lock_held_by_another_process_raises_run_busy_with_its_pid(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         assert heard(process) == "held"
         with pytest.raises(RunBusy, match=f"in use by process {process.pid}") as error, RunLock(tmp_path):
@@ -48,7 +48,7 @@ def test_a_second_process_is_refused_and_told_who_holds_it(tmp_path: Path) -> No
         assert error.value.hint
 
 
-def test_released_on_kill_9(tmp_path: Path) -> None:
+def test_lock_is_released_when_its_holder_is_killed(tmp_path: Path) -> None:
     with holder(tmp_path) as process:
         assert heard(process) == "held"
         process.send_signal(signal.SIGKILL)
@@ -57,7 +57,7 @@ def test_released_on_kill_9(tmp_path: Path) -> None:
             pass
 
 
-def test_a_second_thread_is_refused(tmp_path: Path) -> None:
+def test_lock_held_by_another_thread_raises_run_busy(tmp_path: Path) -> None:
     refused = []
 
     def other() -> None:
@@ -81,13 +81,13 @@ def test_a_second_thread_is_refused(tmp_path: Path) -> None:
 
 
 def still_held(run: Path) -> None:
-    """Another process cannot have it: a refused thread must not have cost the lock."""
+    """Check that another process cannot take the lock: refusing a thread must not release it."""
     with holder(run) as process:
         assert heard(process) == ""
         process.wait()
 
 
-def test_another_spelling_of_the_path_is_the_same_lock(tmp_path: Path) -> None:
+def test_symlinked_path_uses_the_same_lock(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "run")
     with RunLock(tmp_path / "run"), pytest.raises(RunBusy), RunLock(tmp_path / "link" / ".." / "run"):
@@ -96,7 +96,7 @@ def test_another_spelling_of_the_path_is_the_same_lock(tmp_path: Path) -> None:
         pass
 
 
-def test_a_forked_child_does_not_inherit_it(tmp_path: Path) -> None:
+def test_forked_child_does_not_inherit_the_lock(tmp_path: Path) -> None:
     with holder(tmp_path, HOLD_AND_FORK) as process:
         child = int(heard(process))
         with pytest.raises(RunBusy), RunLock(tmp_path):
@@ -109,19 +109,19 @@ def test_a_forked_child_does_not_inherit_it(tmp_path: Path) -> None:
         os.kill(child, signal.SIGKILL)
 
 
-def test_at_rest_excludes_a_process_at_work_and_is_shared(tmp_path: Path) -> None:
-    with at_rest(tmp_path):
+def test_require_idle_is_shared_and_excludes_a_writer(tmp_path: Path) -> None:
+    with require_idle(tmp_path):
         pass
     assert list(tmp_path.iterdir()) == [], "nothing is written"
     with holder(tmp_path) as process:
         heard(process)
-        with pytest.raises(RunBusy, match=f"in use by process {process.pid}"), at_rest(tmp_path):
+        with pytest.raises(RunBusy, match=f"in use by process {process.pid}"), require_idle(tmp_path):
             pass
         process.kill()
         process.wait()
     before = (tmp_path / "lock").stat()
-    with at_rest(tmp_path):
-        with at_rest(tmp_path):
+    with require_idle(tmp_path):
+        with require_idle(tmp_path):
             pass
         still_held(tmp_path)
         with pytest.raises(RunBusy), RunLock(tmp_path):
@@ -129,20 +129,20 @@ def test_at_rest_excludes_a_process_at_work_and_is_shared(tmp_path: Path) -> Non
         still_held(tmp_path)
     assert (tmp_path / "lock").stat() == before
     with RunLock(tmp_path):
-        with pytest.raises(RunBusy, match="this process"), at_rest(tmp_path):
+        with pytest.raises(RunBusy, match="this process"), require_idle(tmp_path):
             pass
         still_held(tmp_path)
 
 
-def test_it_is_free_after_an_error(tmp_path: Path) -> None:
+def test_lock_is_released_after_an_error(tmp_path: Path) -> None:
     with pytest.raises(KeyError), RunLock(tmp_path):
         raise KeyError
     with RunLock(tmp_path):
         pass
 
 
-def test_it_is_free_after_it_could_not_be_marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A full disk has no room for the holder's number: that must not lock the run for ever."""
+def test_lock_is_released_when_the_pid_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a full disk the pid cannot be written. The run must not stay locked."""
 
     def full(*_: object) -> int:
         raise OSError(28, "No space left on device")

@@ -1,4 +1,4 @@
-"""Writing behind the computation: in order, whole, and never ahead of what the record says."""
+"""The write-behind queue: in order, stopped by a failure, and never behind what the record states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedforget.store.server_store import ServerStore
 SERVER, CLIENTS = "server.db", "clients.db"
 
 
-def test_writes_are_done_in_the_order_they_were_submitted() -> None:
+def test_writes_run_in_order_of_submission() -> None:
     behind, done, go = WriteBehind(), list[str](), threading.Event()
 
     def slowly(what: str) -> None:
@@ -37,7 +37,7 @@ def test_writes_are_done_in_the_order_they_were_submitted() -> None:
     assert done == ["note 1", "commit 1", "note 2"]
 
 
-def test_an_owner_waits_for_its_own_writes_and_everybody_else_for_all() -> None:
+def test_flush_waits_for_the_owners_write_or_for_all() -> None:
     behind, done, go = WriteBehind(), list[str](), threading.Event()
 
     def slowly(what: str) -> None:
@@ -46,15 +46,15 @@ def test_an_owner_waits_for_its_own_writes_and_everybody_else_for_all() -> None:
 
     behind.submit(CLIENTS, lambda: done.append("note"))
     behind.submit(SERVER, lambda: slowly("commit"))
-    behind.settle(CLIENTS)
+    behind.flush(CLIENTS)
     assert done == ["note"]
     threading.Timer(0.1, go.set).start()
-    behind.settle("record.db")
+    behind.flush("record.db")
     assert done == ["note", "commit"]
     behind.finish()
 
 
-def test_after_a_failure_nothing_more_is_written_and_everybody_is_told() -> None:
+def test_failed_write_drops_later_writes_and_every_flush_raises() -> None:
     behind, done = WriteBehind(), list[str]()
 
     def fail() -> None:
@@ -64,22 +64,22 @@ def test_after_a_failure_nothing_more_is_written_and_everybody_is_told() -> None
     behind.submit(SERVER, lambda: done.append("a commit without its first uses"))
     for party in (CLIENTS, SERVER, "record.db"):
         with pytest.raises(StorageFailed):
-            behind.settle(party)
+            behind.flush(party)
     with pytest.raises(StorageFailed):
         behind.finish()
     assert done == []
 
 
 def events_of(path: Path, kind: str) -> list[dict[str, Any]]:
-    with run_directory.reading(path, settled=False) as run:
+    with run_directory.reading(path, only_idle=False) as run:
         return [event for event in run.record.events() if event["kind"] == kind]
 
 
 @pytest.mark.parametrize("forgetting", [False, True])
-def test_the_record_never_says_more_than_is_on_disk(
+def test_record_has_no_trained_event_when_the_last_commit_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forgetting: bool
 ) -> None:
-    """The commit of the last round fails after everything was computed: it is not recorded, and the run goes on."""
+    """The commit of the last round fails after its computation: no event is recorded, and the run can be resumed."""
     plan = Plan(clients_per_round=2, batch_size=2, local_steps=1, rounds=4)
     x = np.eye(6, dtype=np.float32)
     data = {client: {row: (x[row], row % 2) for row in range(6)} for client in range(4)}

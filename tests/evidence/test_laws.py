@@ -124,12 +124,12 @@ def test_none_of_these_is_a_standard_world() -> None:
     assert all(dict(world) not in standard for world, _, _ in CASES)
 
 
-def test_asking_twice_is_asking_once() -> None:
+def test_repeated_request_changes_nothing() -> None:
     twice = [sample("a", "x"), sample("a", "x"), client("b"), sample("b", "x")]
     assert distance(WORDS, twice, K=2, b=1, E=1, R=1) == 0
 
 
-def test_a_number_spelled_as_a_word_is_the_same_world() -> None:
+def test_decimal_string_ids_give_the_same_law() -> None:
     """3 and "3" are one id, of a client here and of a sample there."""
     spelled: World = {"3": (3, "4"), 4: ("3",)}
     assert distance(spelled, [sample(3, "3")], K=1, b=1, E=1, R=2) == 0
@@ -173,7 +173,7 @@ NO_REQUESTS: list[Any] = [
 
 
 @pytest.mark.parametrize("entry", NO_REQUESTS, ids=str)
-def test_what_is_no_request_is_refused(entry: Any) -> None:
+def test_malformed_request_is_refused(entry: Any) -> None:
     with pytest.raises(InvalidInput, match="is not a request"):
         law_after_forgetting(WORDS, [entry], K=1, b=1, E=1, R=1)
     with pytest.raises(InvalidInput, match="is not a request"):
@@ -181,7 +181,7 @@ def test_what_is_no_request_is_refused(entry: Any) -> None:
 
 
 @pytest.mark.parametrize("arrival", [-1, 3, 0.5, 1.0, "1", None, True, False], ids=repr)
-def test_an_arrival_that_cannot_be_is_refused(arrival: Any) -> None:
+def test_impossible_arrival_round_is_refused(arrival: Any) -> None:
     """Alone and beside others: the last of a batch would hide the first."""
     for entry in (client("b", arrival), [client("b", arrival), sample("a", "x", 2)]):
         with pytest.raises(InvalidInput, match="cannot arrive after"):
@@ -191,13 +191,13 @@ def test_an_arrival_that_cannot_be_is_refused(arrival: Any) -> None:
 @pytest.mark.parametrize(
     "request_", [client("c"), client(0), sample("b", "y"), sample("c", "x"), [client("c")]], ids=str
 )
-def test_what_the_world_does_not_have_cannot_be_asked_for(request_: Any) -> None:
+def test_unknown_target_in_a_world_is_refused(request_: Any) -> None:
     with pytest.raises(UnknownTarget, match="the world has no"):
         law_after_forgetting(WORDS, [client("b"), request_], K=1, b=1, E=1, R=1)
 
 
 @pytest.mark.parametrize("world", [{0: (0,), "0": (1,)}, {0: (1, "1")}, {0: (), "0": (1,)}], ids=str)
-def test_a_world_that_has_one_id_twice_is_refused(world: World) -> None:
+def test_world_with_a_duplicate_id_is_refused(world: World) -> None:
     """Two spellings of one id would be two in the textbook and one in production."""
     numbers: dict[str, Any] = {"K": 1, "b": 1, "E": 1, "R": 1}
     with pytest.raises(InvalidId, match="duplicate"):
@@ -210,7 +210,7 @@ def test_a_world_that_has_one_id_twice_is_refused(world: World) -> None:
         remaining_world(world, [])
 
 
-def test_requests_may_come_from_json() -> None:
+def test_requests_as_json_lists_are_accepted() -> None:
     world: World = {0: (0, 1), 1: (0,)}
     as_lists = [["sample", 0, 1, 1], ["client", 1]]
     as_tuples = [sample(0, 1, 1), client(1)]
@@ -220,12 +220,12 @@ def test_requests_may_come_from_json() -> None:
     assert distance(world, [as_lists], **numbers) == 0
 
 
-def test_what_an_earlier_request_erased_may_be_asked_for() -> None:
+def test_request_for_already_erased_target_is_accepted() -> None:
     gone = [client("b", 0), sample("b", "x", 1), client("b", 2)]
     assert distance(WORDS, gone, K=1, b=1, E=1, R=2) == 0
 
 
-def test_the_distance_of_laws() -> None:
+def test_total_variation_of_known_laws() -> None:
     one: Law = {("a",): Fraction(1, 2), ("b",): Fraction(1, 2)}
     other: Law = {("a",): Fraction(1, 3), ("c",): Fraction(2, 3)}
     assert total_variation(one, one) == 0
@@ -321,7 +321,9 @@ def law_on_disk(world: World, requests: Sequence[Request], plan: Plan) -> Law:
     ],
     ids=str,
 )
-def test_the_law_of_what_is_stored_on_disk(requests: tuple[Request, ...], left: World, keep: str | int) -> None:
+def test_histories_stored_on_disk_have_the_textbooks_law(
+    requests: tuple[Request, ...], left: World, keep: str | int
+) -> None:
     world: World = {"a": (0, 1), 7: (0,)}
     law = law_on_disk(world, requests, Plan(1, 1, 1, 2, keep=keep))
     assert sum(law.values()) == 1

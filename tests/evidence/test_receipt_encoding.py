@@ -1,4 +1,4 @@
-"""Receipts and keys are read in one way only: other encodings, weak keys and monstrous files are refused."""
+"""Only canonical receipts and sound keys are accepted: other encodings, weak keys and endless files are refused."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def point(raw: str) -> ed25519.Point:
     return found
 
 
-def test_the_vectors_are_what_they_are_called() -> None:
+def test_weak_key_vectors_have_the_stated_order() -> None:
     assert len({point(raw) for raw in SMALL_ORDER}) == 8
     assert all(ed25519._is_neutral(ed25519._times(8, point(raw))) for raw in SMALL_ORDER)
     mixed, order = point(MIXED_ORDER), ed25519._ORDER
@@ -77,7 +77,7 @@ def test_a_signature_under_a_key_of_small_order_needs_no_private_key() -> None:
         key.verify(bytes(64), b"anything")
 
 
-def test_every_honest_key_is_taken() -> None:
+def test_every_generated_key_is_accepted() -> None:
     for number in range(20):
         key = Ed25519PrivateKey.from_private_bytes(bytes([number]) * 32).public_key()
         assert is_honest_key(key.public_bytes_raw())
@@ -159,14 +159,14 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_another_encoding_is_refused(tmp_path: Path, name: str) -> None:
+def test_non_canonical_encoding_is_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / "receipt.json"
     file.write_bytes(REFUSED[name])
     with pytest.raises(ReceiptRefused):
         check(file, KEY.public_key())
 
 
-def test_the_usual_encoding_is_taken(tmp_path: Path) -> None:
+def test_canonical_encoding_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     file.write_bytes(written(envelope()))
     assert check(file, KEY.public_key()).signature_ok

@@ -1,4 +1,4 @@
-"""Signed receipts: an altered field, a wrong key, a swapped seed, another plan, an old chain: refused, and why."""
+"""Signed receipts: an altered field, a wrong key, a swapped seed, another plan or an old chain is refused."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_the_rounds_that_were_recomputed_are_replayed(run: Run) -> None:
     assert some.rounds_replayed == min(2, some.statement["predicate"]["recomputed_rounds"])
 
 
-def test_a_receipt_of_what_is_not_finished_is_refused(run: Run) -> None:
+def test_receipt_of_an_unfinished_request_is_refused(run: Run) -> None:
     (waits,) = run.forget(Request(2), defer=True)
     with pytest.raises(InvalidInput, match="no receipt yet"):
         run.signed_receipt(waits.id)
@@ -143,7 +143,7 @@ def test_any_altered_byte_of_an_envelope_is_refused(run: Run) -> None:
 
 @pytest.mark.parametrize("public", [True, False])
 def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) -> None:
-    """First as anybody could alter it; then as somebody who has the key, where only the run can tell."""
+    """Alter a field without the key, then with the key: in that case only the run can detect it."""
     for identifier in [ids(run)[-1], ids(run, "cancelled")[0]]:
         envelope = run.signed_receipt(identifier, public=public)
         statement, key = statement_of(envelope), signing_key(run.path)
@@ -200,7 +200,7 @@ def test_public_receipts_look_alike_whether_or_not_anything_was_recomputed(tmp_p
 
 
 def forgeries(statement: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """What somebody who has the key could leave out, add or say instead."""
+    """Claims that an attacker with the key could leave out, add or change."""
     predicate = statement["predicate"]
     request = predicate["request"]
 
@@ -240,7 +240,7 @@ def forgeries(statement: dict[str, Any]) -> dict[str, dict[str, Any]]:
     }
 
 
-def test_a_receipt_that_says_more_or_less_is_refused_by_the_run(run: Run) -> None:
+def test_receipt_with_added_or_missing_claims_is_refused_by_the_run(run: Run) -> None:
     statement = statement_of(run.signed_receipt(ids(run)[-1]))
     assert checked(run, seal(statement, signing_key(run.path)), sample_rounds=0).ok
     for what, forged in forgeries(statement).items():
@@ -252,7 +252,7 @@ def test_a_receipt_that_says_more_or_less_is_refused_by_the_run(run: Run) -> Non
         tally("receipts/altered by who has the key, refused by the run")
 
 
-def test_a_payload_that_can_be_read_in_two_ways_is_refused(run: Run) -> None:
+def test_ambiguous_payload_is_refused(run: Run) -> None:
     """Two fields of one name: one reader takes the first, another the last."""
     statement = statement_of(run.signed_receipt(ids(run)[-1]))
     payload = json.dumps(statement, sort_keys=True, separators=(",", ":")).replace('{"_type"', '{"_type":1,"_type"', 1)
@@ -263,14 +263,14 @@ def test_a_payload_that_can_be_read_in_two_ways_is_refused(run: Run) -> None:
         unseal({**envelope, "signatures": [{"keyid": "", "sig": signature}]}, read_public_key(run.path / PUBLIC_KEY))
 
 
-def test_a_file_that_nests_too_deeply_is_no_receipt(run: Run, tmp_path: Path) -> None:
+def test_deeply_nested_file_is_refused(run: Run, tmp_path: Path) -> None:
     run.signed_receipt(ids(run)[-1])
     (tmp_path / "deep.json").write_text("[" * 100_000)
-    with pytest.raises(ReceiptRefused, match="no signed receipt"):
+    with pytest.raises(ReceiptRefused, match="not a signed receipt"):
         check(tmp_path / "deep.json", read_public_key(run.path / PUBLIC_KEY))
 
 
-def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
+def test_lost_key_is_replaced_only_with_new_key(run: Run) -> None:
     before = run.signed_receipt(ids(run)[-1])
     kept = read_public_key(run.path / PUBLIC_KEY)
     (run.path / PRIVATE_KEY).unlink()
@@ -284,7 +284,7 @@ def test_a_lost_key_is_not_replaced_in_silence(run: Run) -> None:
         unseal(before, read_public_key(run.path / PUBLIC_KEY))
     assert run.signed_receipt(ids(run)[-1], new_key=True) == after, "the same command again, as after a kill"
     run.cancel(run.forget(Request(2), defer=True)[0].id)
-    with pytest.raises(InvalidInput, match="is there"):
+    with pytest.raises(InvalidInput, match="is not lost"):
         run.signed_receipt(ids(run)[-1], new_key=True)
     assert run.verify().ok
 
@@ -297,7 +297,7 @@ def exchange(run: Run, *names: str) -> None:
 
 
 @pytest.mark.parametrize("names", [(PRIVATE_KEY,), (PUBLIC_KEY,), (PRIVATE_KEY, PUBLIC_KEY)])
-def test_a_new_key_takes_the_place_of_one_that_cannot_be_the_right_one(run: Run, names: tuple[str, ...]) -> None:
+def test_new_key_replaces_a_wrong_key(run: Run, names: tuple[str, ...]) -> None:
     """Also where the two halves don't belong together: the record knows which key it was, and which it is now."""
     run.signed_receipt(ids(run)[-1])
     run.cancel(run.forget(Request(2), defer=True)[0].id)
@@ -311,8 +311,8 @@ def test_a_new_key_takes_the_place_of_one_that_cannot_be_the_right_one(run: Run,
     assert all(each.ok for each in examine(run.path))
 
 
-def test_nobody_else_makes_a_key_meanwhile(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever comes while a key is on its way is told to wait, and then finds that one."""
+def test_receipt_while_a_key_is_created_raises_run_busy(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second caller gets RunBusy while the key is created, and then uses that key."""
     refusals: list[RunBusy] = []
 
     def write_late(path: Path, data: bytes, **how: Any) -> None:
@@ -331,7 +331,7 @@ def test_nobody_else_makes_a_key_meanwhile(run: Run, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("new_key", [False, True])
-def test_who_comes_second_finds_the_key_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch, new_key: bool) -> None:
+def test_second_process_uses_the_key_of_the_first(run: Run, monkeypatch: pytest.MonkeyPatch, new_key: bool) -> None:
     """Both saw that there was none; the other one was faster."""
     writing, identifier, firsts = run_directory.writing, ids(run)[-1], []
 
@@ -347,8 +347,8 @@ def test_who_comes_second_finds_the_key_of_the_first(run: Run, monkeypatch: pyte
         assert [event["kind"] for event in found.record.events()].count("receipt key") == 1
 
 
-def test_it_is_told_when_a_later_request_has_looked(run: Run) -> None:
-    """A receipt says what held then; whoever checks it with the run hears what holds now."""
+def test_check_notes_a_later_draw_informed_request(run: Run) -> None:
+    """A receipt states the guarantee at its time; a check against the run also reports the current one."""
     first, last = ids(run)[0], ids(run)[-1]
     before = checked(run, run.signed_receipt(first), sample_rounds=0)
     assert (before.guarantee, before.seeds_tainted, before.seeds_tainted_now) == ("path", False, True)
@@ -378,7 +378,7 @@ def test_a_key_that_was_swapped_is_noticed(run: Run, tmp_path: Path) -> None:
 
 
 def tamper(run: Run, file: str, sql: str) -> None:
-    """Change a database and take the seals off, as somebody would who knows how."""
+    """Change a database and delete the seals, as an informed attacker would."""
     with closing(sqlite3.connect(run.path / "record.db")) as record:
         record.execute("DELETE FROM seals")
         record.commit()
@@ -423,7 +423,7 @@ def test_a_record_that_was_rolled_back_is_noticed(run: Run, tmp_path: Path) -> N
     file = written(tmp_path / "receipt.json", envelope)
     found = opened(Path(earlier)).check_receipt(check(file, read_public_key(run.path / PUBLIC_KEY)))
     assert not found.ok
-    assert "cut off before it" in found.problems[0]
+    assert "record was cut off" in found.problems[0]
 
 
 def test_an_old_chain_head_is_noticed(run: Run) -> None:
@@ -455,6 +455,6 @@ def test_a_record_that_forgot_itself_keeps_its_receipts_and_no_names(run: Run) -
     assert statement_of(run.signed_receipt(ids(run)[-1]))["predicate"]["request"]["pseudonym"] is None
     assert bytes.fromhex(pseudonym) not in (run.path / "record.db").read_bytes()
     with pytest.raises(InvalidInput):
-        run.forget(Request(3))  # nobody knows any more that it was here
+        run.forget(Request(3))  # the record cannot link it any more
     run.forget(Request(2, 1))
     assert run.verify().ok

@@ -1,4 +1,4 @@
-"""``verify`` finds every way in which a run can differ from what its seeds and data make of it."""
+"""``verify`` detects every deviation of a run from what its seeds and data determine."""
 
 from __future__ import annotations
 
@@ -139,14 +139,16 @@ def test_an_altered_model_file_is_found(copy: Path) -> None:
     assert (found.seeds_ok, found.chain_ok, found.ok) == (True, True, False)
 
 
-def test_draws_that_were_not_derived_are_not_ok(copy: Path) -> None:
+def test_verification_without_replayed_draws_is_not_ok(copy: Path) -> None:
     found = opened(copy).verify()
     assert (found.draws_ok, found.ok) == (True, True)
     found.draws_ok = None
     assert found.ok is False
 
 
-def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_in_another_environment_is_compared_within_tolerance(
+    copy: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On another processor the bits may differ: then, and only then, closeness is enough, and it is said."""
     nudge: Callable[[np.ndarray], np.ndarray] = lambda array: np.nextafter(array, np.float32(10))  # noqa: E731
     original = Engine.learner
@@ -172,7 +174,7 @@ def test_elsewhere_a_replay_is_compared_within_a_tolerance(copy: Path, monkeypat
     assert elsewhere.problems
 
 
-def test_close_is_not_too_kind() -> None:
+def test_close_rejects_states_beyond_the_tolerance() -> None:
     one = State({"w": np.array([1.0, 2.0])})
     assert close(one, State({"w": np.array([1.0, 2.001])}))
     assert not close(one, State({"w": np.array([1.0, 2.01])}))

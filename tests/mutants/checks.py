@@ -99,7 +99,7 @@ def paths(case: Case) -> Fraction:
         forgetting = symbolic_server(case.world, oracle, plan)
         for batch, rounds_done in (laws._parse(entry, case.R) for entry in case.requests):
             learn.learn(forgetting, rounds_done)
-            forget(forgetting, laws._still_there(forgetting, batch))
+            forget(forgetting, laws._present_targets(forgetting, batch))
         learn.learn(forgetting, case.R)
         never_had = symbolic_server(left, oracle, plan)
         learn.learn(never_had, case.R)

@@ -221,7 +221,7 @@ def test_many_local_steps_are_the_same_in_pieces(monkeypatch):
     assert close(forgetting_cost(losses, **setting), whole, relative=1e-14)
 
 
-def test_a_hopeless_batch_is_not_multiplied_out():
+def test_cost_of_a_huge_batch_is_computed_quickly():
     cost = forgetting_cost([Loss(10**7, 5 * 10**6)], **world(10, 1, 10**6, 3, 1))
     assert cost.probability == pytest.approx(0.1, rel=1e-15)
 

@@ -69,7 +69,7 @@ LIMITS = st.builds(Limits, BOUND, BOUND, BOUND, BOUND)
 
 @given(SIZES, NEEDS, LIMITS, st.sampled_from([0.0, 0.5, 1.0]))
 @settings(max_examples=150)
-def test_nothing_that_fits_is_cheaper(sizes, needs, limits, share):
+def test_search_result_is_the_cheapest_feasible_plan(sizes, needs, limits, share):
     tried = by_trying(sizes, needs, limits, share)
     try:
         found = cheapest_plans(sizes, needs, limits, share)
@@ -94,7 +94,7 @@ def check(choice: Choice, sizes, needs: Needs, limits: Limits, share: float) -> 
     assert {name: getattr(choice, name) for name in limited} == pytest.approx(limited, rel=1e-9)
 
 
-def test_trying_everything_tells_wrong_variants_apart(monkeypatch):
+def test_exhaustive_search_catches_wrong_variants(monkeypatch):
     sizes, needs = {12: 5}, Needs(steps=12, samples_per_step=10, clients_per_round=2, most_local_steps=4)
     tried = min(by_trying(sizes, needs, Limits(), 0.5).values())
     assert cheapest_plans(sizes, needs)[0].expected_steps == pytest.approx(tried)
@@ -108,7 +108,7 @@ def test_trying_everything_tells_wrong_variants_apart(monkeypatch):
     assert cheapest_plans(sizes, needs)[0].expected_steps > 1.01 * tried
 
 
-def test_the_weight_of_requests_decides():
+def test_sample_share_changes_the_best_plan():
     """Two clients with many samples: drawing both hardly matters to a sample, but to a client it does."""
     sizes, needs = {1000: 2}, Needs(steps=5, samples_per_step=100, most_local_steps=1)
     of_samples, of_clients = (cheapest_plans(sizes, needs, None, share)[0] for share in (1.0, 0.0))
@@ -116,7 +116,7 @@ def test_the_weight_of_requests_decides():
     assert (of_clients.clients_per_round, of_clients.batch_size) == (1, 100)
 
 
-def test_a_limit_may_rule_out_what_is_cheapest():
+def test_limit_can_exclude_the_cheapest_plan():
     sizes, needs, share = {100: 2}, Needs(steps=5, samples_per_step=12, most_local_steps=1), 0.0
     limits = Limits(sample_probability=0.13)
     free, limited = cheapest_plans(sizes, needs, None, share)[0], cheapest_plans(sizes, needs, limits, share)[0]
@@ -124,7 +124,7 @@ def test_a_limit_may_rule_out_what_is_cheapest():
     assert limited.expected_steps == pytest.approx(by_trying(sizes, needs, limits, share)[1], rel=1e-9)
 
 
-def test_equal_costs_are_decided_by_the_order_that_is_promised():
+def test_ties_are_broken_in_the_documented_order():
     found = cheapest_plans({1: 1}, Needs(steps=6, samples_per_step=2, most_local_steps=6))  # everything always changes
     assert [choice.expected_steps for choice in found] == [6.0] * 4
     assert [choice.rounds for choice in found] == [1, 2, 3, 6]
@@ -141,13 +141,13 @@ def test_equal_costs_are_decided_by_the_order_that_is_promised():
         (Needs(steps=300, most_local_steps=10, most_rounds=20), Limits(), "divides 300"),
     ],
 )
-def test_what_cannot_be_says_why(needs, limits, named):
+def test_infeasible_search_is_refused_with_a_hint(needs, limits, named):
     with pytest.raises(PlanRefused, match=named) as refusal:
         cheapest_plans({200: 300}, needs, limits)
     assert refusal.value.hint
 
 
-def test_impossible_needs_and_limits():
+def test_impossible_needs_and_limits_are_refused():
     for name in ("steps", "samples_per_step", "clients_per_round", "batch_size", "most_local_steps", "most_rounds"):
         with pytest.raises(PlanRefused, match=name.replace("_", " ")):
             Needs(**{"steps": 10, name: 0})
@@ -158,7 +158,7 @@ def test_impossible_needs_and_limits():
         cheapest_plans({5: 5}, Needs(steps=10), None, 1.5)
 
 
-def test_a_million_clients_are_searched_at_once():
+def test_search_with_a_million_clients_is_fast():
     began = time.monotonic()
     needs = Needs(steps=720_720, samples_per_step=100_000, most_local_steps=1000)
     found = cheapest_plans({500: 10**6}, needs, Limits(rho_c=1.0))

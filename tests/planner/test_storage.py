@@ -29,7 +29,7 @@ Law = dict[tuple[bool, int], Fraction]  # of a round: whether it changes, and ho
 
 
 def sample_round(plan: Plan, clients: int, samples: int) -> Law:
-    """Client 0 loses a sample: nobody else is drawn instead, so the same clients train again."""
+    """Client 0 loses a sample: no other client is drawn instead, so the same clients train again."""
     size = min(plan.batch_size, samples)
     held = 1 - (1 - Fraction(size, samples)) ** plan.local_steps
     law: Law = defaultdict(Fraction)
@@ -103,14 +103,14 @@ def test_the_enumeration_tells_wrong_variants_apart():
     independent = float(replayed) * expected_distinct_clients(clients, 2)  # as if a change told nothing of who is drawn
     assert float(trained) > 1.01 * independent
     left = enumerated(client_round(plan, clients), plan)
-    as_before = float(left[1]) * expected_distinct_clients(clients, 2)  # as if nobody had left
+    as_before = float(left[1]) * expected_distinct_clients(clients, 2)  # as if no client had left
     assert as_before > 1.01 * float(left[2])
 
 
-def test_the_last_sample_takes_its_client_with_it():
+def test_losing_the_last_sample_counts_as_losing_the_client():
     plan = Plan(2, 3, 2, 5, keep=2)
     assert sample_forgetting_traffic(plan, 4, 1, MODEL) == client_forgetting_traffic(plan, 4, MODEL)
-    assert client_forgetting_traffic(plan, 1, MODEL).bytes == 0, "nobody is left"
+    assert client_forgetting_traffic(plan, 1, MODEL).bytes == 0, "no client is left"
     assert learning_traffic(plan, 0, MODEL).bytes == 0
 
 

@@ -62,8 +62,8 @@ def test_windows_save_and_longer_ones_save_more(requests, sizes, plan, days):
 
 
 @pytest.mark.parametrize(("sizes", "share", "days"), [({1: 1}, 0.5, 30.0), ({4: 3}, 0.7, 30.0), ({200: 300}, 0.5, 7.0)])
-def test_who_withdraws_early_waits_longer(sizes, share, days):
-    """Everybody withdraws at a constant rate until gone: integrated over the moments of a window."""
+def test_mean_wait_matches_numerical_integration(sizes, share, days):
+    """Every sample and client withdraws at a constant rate: integrate over a window."""
     clients, in_all = sum(sizes.values()), sum(size * number for size, number in sizes.items())
     edges = np.linspace(0, days, 200_001)
     middles = (edges[1:] + edges[:-1]) / 2
@@ -88,7 +88,7 @@ def uses(plan: Plan, sizes: list[int]) -> Iterator[tuple[set[int], set[tuple[int
 
 
 def enumerated_steps(requests: Requests, days: float, sizes: list[int], plan: Plan) -> float:
-    """Expected steps of one window: after each prefix of rounds, everybody whom it used may have withdrawn."""
+    """Expected steps of one window: after each prefix of rounds, every target that it used may have withdrawn."""
     each_sample = requests.per_day * requests.sample_share * days / sum(sizes)
     each_client = requests.per_day * (1 - requests.sample_share) * days / len(sizes)
     outcomes, total = list(uses(plan, sizes)), 0.0
@@ -106,7 +106,7 @@ def enumerated_steps(requests: Requests, days: float, sizes: list[int], plan: Pl
     ("sizes", "plan"),
     [([2, 2], Plan(1, 1, 1, 3)), ([1, 2, 3], Plan(2, 1, 1, 2)), ([2, 3], Plan(1, 2, 2, 2)), ([3], Plan(2, 1, 1, 3))],
 )
-def test_a_window_costs_at_most_what_is_said(sizes, plan, share):
+def test_window_cost_is_at_most_the_bound(sizes, plan, share):
     counted = {n: sizes.count(n) for n in sizes}
     for days in (0.1, 1.0, 5.0):
         requests = Requests(2.0, share)
@@ -123,7 +123,7 @@ def test_a_window_costs_at_most_what_is_said(sizes, plan, share):
 
 
 def simulated_steps(generator, requests: Requests, days: float, clients: int, samples: int, plan: Plan, histories: int):
-    """Draw everything, let everybody withdraw or not, and count from the first round that held somebody who did."""
+    """Simulate draws and withdrawals, and count from the first round that used a withdrawn target."""
     shape = (histories, plan.rounds, clients)
     slots = generator.integers(clients, size=(histories, plan.rounds, plan.clients_per_round))
     drawn = np.zeros(shape, bool)
@@ -195,7 +195,7 @@ def test_many_rounds_count_in_blocks(monkeypatch):
     assert rough.cost.recomputations_per_day == exact.cost.recomputations_per_day
 
 
-def test_everybody_withdraws():
+def test_window_in_which_every_client_withdraws():
     window = in_windows(Requests(1000.0, 0.0), 30.0, {5: 10}, Plan(2, 2, 2, 8))
     assert window.requests == pytest.approx(10)
     assert window.cost.steps_per_day * 30 == pytest.approx(16)
@@ -204,12 +204,12 @@ def test_everybody_withdraws():
 @pytest.mark.parametrize(
     ("rate", "share"), [(0, 0.5), (-1, 0.5), (math.inf, 0.5), (math.nan, 0.5), (1, -0.1), (1, 1.1)]
 )
-def test_impossible_requests(rate, share):
+def test_impossible_request_rates_are_refused(rate, share):
     with pytest.raises(ValueError, match=r"requests a day|share"):
         Requests(rate, share)
 
 
 @pytest.mark.parametrize("days", [0, -1, math.inf, math.nan])
-def test_impossible_windows(days):
+def test_impossible_windows_are_refused(days):
     with pytest.raises(ValueError, match="window"):
         in_windows(Requests(1, 0.5), days, {5: 10}, Plan(2, 2, 2, 8))

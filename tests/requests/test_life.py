@@ -41,7 +41,7 @@ def without(path: Path, *requests: Request) -> dict[str, bytes]:
 
 
 def receipts(run: Run) -> dict[str, Any]:
-    with run_directory.reading(run.path, settled=False) as found:
+    with run_directory.reading(run.path, only_idle=False) as found:
         return {receipt.id: receipt for receipt in found.record.book.receipts()}
 
 

@@ -284,7 +284,7 @@ class Life(RuleBasedStateMachine):
     def the_record_tells_the_story(self) -> None:
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
-                assert record_audit.problem_of(run.record, run.server.seed_origin) is None
+                assert record_audit.find_problem(run.record, run.server.seed_origin) is None
                 assert set(run.record.book.waiting()) == set(self.waiting)
                 assert not run.record.batches.pending()
 

@@ -1,4 +1,4 @@
-"""Write-ahead logs that were altered, cut or lost after a crash: refused by name, or nothing is missing in the end."""
+"""Write-ahead logs that were altered, cut or lost after a crash: refused by name, or nothing is lost."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def crashed(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     return path / "crashed", TARGETS[target], function_files(never.path)
 
 
-def test_undisturbed_it_is_finished(crashed: Any, tmp_path: Path) -> None:
+def test_intact_crashed_run_is_resumed(crashed: Any, tmp_path: Path) -> None:
     path, target, wanted = crashed
     shutil.copytree(path, tmp_path / "run")
     assert went_on(tmp_path / "run", target, wanted)
@@ -119,13 +119,13 @@ def went_on(path: Path, target: Request, wanted: dict[str, bytes]) -> bool:
     """Go on: refused by name (False), or finished with everything as it must be (True)."""
     run = opened(path, plan=None, seed=None)
     refusal: RunDamaged | None = None
-    before, damaged = logs(path), any(wal.problem_of(path / name) for name in DATABASES)
+    before, damaged = logs(path), any(wal.find_problem(path / name) for name in DATABASES)
     with contextlib.suppress(RunDamaged):
         run.status()
     assert not damaged or logs(path) == before, "who looks folds in what is damaged"
     try:
         run.train()
-        run.forget(target)  # the same command again: the one receipt there is, whoever finished it
+        run.forget(target)  # the same command again returns the existing receipt
     except RunDamaged as damaged:
         refusal = damaged
     if refusal is not None:
@@ -143,7 +143,7 @@ def went_on(path: Path, target: Request, wanted: dict[str, bytes]) -> bool:
 
 @pytest.mark.parametrize("name", DATABASES)
 @pytest.mark.parametrize("how", [flips, cuts])
-def test_a_damaged_log_is_refused_or_nothing_is_lost(crashed: Any, tmp_path: Path, name: str, how: Any) -> None:
+def test_damaged_log_is_refused_or_loses_nothing(crashed: Any, tmp_path: Path, name: str, how: Any) -> None:
     path, target, wanted = crashed
     original = path / (name + wal.SUFFIX)
     if not original.is_file():
@@ -179,8 +179,8 @@ def taken_in(tmp_path_factory: pytest.TempPathFactory) -> Any:
 
 
 @pytest.mark.parametrize("how", [flips, cuts])
-def test_what_was_acknowledged_is_not_lost_with_a_log(taken_in: Path, tmp_path: Path, how: Any) -> None:
-    """Whoever comes first: one who looks, or one who works."""
+def test_damaged_record_log_loses_no_acknowledged_request(taken_in: Path, tmp_path: Path, how: Any) -> None:
+    """The first process after the crash may be a reader or a writer."""
     ways = [what for what, _ in how(taken_in / "record.db-wal")]
     for what in ways:
         for first in ("status", "run_pending"):
@@ -198,7 +198,7 @@ def test_what_was_acknowledged_is_not_lost_with_a_log(taken_in: Path, tmp_path: 
             tally("damage/write-ahead logs after a crash")
 
 
-def test_without_folding_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_without_checkpoint_loses_the_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Database, "fold", lambda self: None)
     run = opened(tmp_path / "run")
     run.train()
@@ -217,7 +217,7 @@ def test_without_folding_it_would_be_lost(tmp_path: Path, monkeypatch: pytest.Mo
     assert lost
 
 
-def test_logs_that_sqlite_writes_are_whole(tmp_path: Path) -> None:
+def test_logs_written_by_sqlite_have_no_problem(tmp_path: Path) -> None:
     """Also where a checkpoint has begun the log anew over older frames."""
     path = tmp_path / "a.db"
     with sqlite3.connect(path, isolation_level=None) as connection:
@@ -225,7 +225,7 @@ def test_logs_that_sqlite_writes_are_whole(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE t (x)")
         for number in range(40):
             connection.execute("INSERT INTO t VALUES (?)", (bytes(number * 100),))
-            assert wal.problem_of(path) is None
+            assert wal.find_problem(path) is None
             if number == 25:
                 connection.execute("PRAGMA wal_checkpoint(RESTART)")
         log = path.with_name("a.db-wal")
@@ -233,7 +233,7 @@ def test_logs_that_sqlite_writes_are_whole(tmp_path: Path) -> None:
         for start in list(frames(log))[:5]:
             log.write_bytes(whole)
             altered(log, start + 30)
-            assert "damaged" in (wal.problem_of(path) or "")
+            assert "damaged" in (wal.find_problem(path) or "")
         log.write_bytes(whole)
     connection.close()
 
@@ -241,7 +241,7 @@ def test_logs_that_sqlite_writes_are_whole(tmp_path: Path) -> None:
 # -------------------------------------------------------------------------------------------------------- lost training
 
 
-def test_first_uses_that_were_lost_are_missed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_first_uses_raise_commits_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a sample that was used would be forgotten for nothing, and stay in the model."""
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ServerStore, "_commit", run.path, tmp_path / "crashed", call=4)
@@ -259,7 +259,7 @@ def test_first_uses_that_were_lost_are_missed(tmp_path: Path, monkeypatch: pytes
         shutil.rmtree(tmp_path / "copy")
 
 
-def test_without_the_check_it_would_be_forgotten_for_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mutant_without_crash_check_forgets_too_little(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ServerStore, "_commit", run.path, tmp_path / "crashed", call=4)
     run.train()
@@ -270,7 +270,7 @@ def test_without_the_check_it_would_be_forgotten_for_nothing(tmp_path: Path, mon
     assert {receipt.recomputed_steps for receipt in receipts} == {0} or not again.verify().ok
 
 
-def test_a_store_behind_its_clients_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_behind_its_clients_raises_commits_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ServerStore, "_commit", run.path, tmp_path / "crashed", call=4)
     run.train()
@@ -279,8 +279,8 @@ def test_a_store_behind_its_clients_is_refused(tmp_path: Path, monkeypatch: pyte
         opened(tmp_path / "crashed", plan=None, seed=None).train()
 
 
-def test_notes_are_ahead_by_one_round_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kill between the clients' notes and the server's commit is no damage."""
+def test_first_uses_one_round_ahead_of_the_commit_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill between the clients' first uses and the server's commit is not damage."""
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ClientStore, "_note", run.path, tmp_path / "crashed", call=3)
     run.train()

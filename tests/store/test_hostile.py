@@ -154,11 +154,11 @@ class Attack:
                 tally("hostile/commands that work")
 
 
-def test_there_are_many_kinds() -> None:
+def test_hostile_cases_cover_many_kinds() -> None:
     assert len(CASES) >= 200
 
 
-def test_the_runs_themselves_are_sound(runs: Runs, tmp_path: Path) -> None:
+def test_unaltered_runs_pass_every_command(runs: Runs, tmp_path: Path) -> None:
     """Else every refusal would be for another reason."""
     for path, refused in ((runs.rest, set()), (runs.crashed, {"doctor", "state", "verify", "export", "receipt"})):
         before = seen(path)
@@ -172,7 +172,7 @@ def test_the_runs_themselves_are_sound(runs: Runs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
-def test_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+def test_reading_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case) -> None:
     attack = Attack(case, runs, tmp_path)
     others = ("status", "verify", "state", "export", "receipt")
     attack.look("doctor", others[CASES.index(case) // 10 % len(others)])
@@ -180,30 +180,30 @@ def test_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", LOOKED_AT, ids=lambda case: case.name)
-def test_a_hostile_directory_with_every_command_that_looks(runs: Runs, tmp_path: Path, case: Case) -> None:
+def test_every_reading_command_is_safe_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
     Attack(case, runs, tmp_path).look(*looking(tmp_path, runs, tmp_path))
 
 
 @pytest.mark.parametrize("case", QUICK[::6], ids=lambda case: case.name)
-def test_working_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+def test_writing_to_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case) -> None:
     Attack(case, runs, tmp_path).work("train")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", WORKED_ON, ids=lambda case: case.name)
-def test_every_work_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
+def test_every_writing_command_is_safe_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
     for name in working(tmp_path):
         Attack(case, runs, tmp_path / name).work(name)
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "doctor", "train"])
-def test_mutations(runs: Runs, tmp_path: Path, command: str) -> None:
+def test_random_mutations_are_handled_safely(runs: Runs, tmp_path: Path, command: str) -> None:
     mutate(runs, tmp_path, command, range(QUICK_MUTATIONS // 4))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["status", "verify", "doctor", "state", "train", "forget"])
-def test_many_mutations(runs: Runs, tmp_path: Path, command: str) -> None:
+def test_many_random_mutations_are_handled_safely(runs: Runs, tmp_path: Path, command: str) -> None:
     mutate(runs, tmp_path, command, range(MUTATIONS // 6))
 
 

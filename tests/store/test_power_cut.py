@@ -313,7 +313,7 @@ def recording(monkeypatch: pytest.MonkeyPatch) -> Recording:
 
         def submit(self: WriteBehind, owner: object, write: Callable[[], None]) -> None:
             real_submit(self, owner, write)
-            self.settle(owner)
+            self.flush(owner)
 
         with monkeypatch.context() as patch:
             patch.setattr(os, "open", open_)
@@ -472,7 +472,7 @@ def require_nothing_to_be_done_again(scenario: Scenario, trained: Disk, recordin
 
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_what_is_done_stays_done(trained: Disk, recording: Recording, name: str) -> None:
-    """The power fails after the command has ended: nobody has to give it again."""
+    """The power fails after the command has ended: it need not be repeated."""
     require_nothing_to_be_done_again(SCENARIOS[name], trained, recording)
 
 
@@ -643,7 +643,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
 
             def submit(self: WriteBehind, owner: object, write: Callable[[], None]) -> None:
                 real_submit(self, owner, write)
-                self.settle(owner)
+                self.flush(owner)
 
             real_submit = WriteBehind.submit
             patch.setattr(WriteBehind, "submit", submit)

@@ -1,4 +1,4 @@
-"""The record: a chain that shows every alteration, states that never go backwards, and no word about what is gone."""
+"""The record: a chain that reveals every alteration, forward-only stages, and no trace of erased ids."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def live(record: Record) -> None:
     finish(record, accept(record, Request("carl")))
 
 
-def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> None:
+def test_request_moves_through_its_stages_only_forwards(record: Record) -> None:
     intent = accept(record, Request("anna"), Request("ben", "scan"))
     seen = [record.batches.stage(intent)]
     for step in (
@@ -84,7 +84,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
     ):
         step()
         seen.append(record.batches.stage(intent))
-        assert record_audit.problem_of(record) is None
+        assert record_audit.find_problem(record) is None
     record.batches.purged(intent)
     assert seen == STAGES[1:5]
     assert {receipt.state for receipt in record.book.receipts()} == {Stage.PURGED}
@@ -96,7 +96,7 @@ def test_a_request_goes_through_its_stages_and_only_forwards(record: Record) -> 
         )
 
 
-def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path) -> None:
+def test_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path) -> None:
     intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
     record.database.close()
     again = Record(Database(tmp_path / "record.db", record_module.SCHEMA, writable=True))
@@ -107,7 +107,7 @@ def test_an_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path)
     again.database.close()
 
 
-def test_whoever_is_gone_is_found_under_a_pseudonym(record: Record) -> None:
+def test_erased_target_is_found_by_its_pseudonym(record: Record) -> None:
     live(record)
     first, second, third = record.book.receipts()
     found = record.book.find(Request("anna"))
@@ -135,9 +135,9 @@ def undone(record: Record) -> Iterator[None]:
 EVENTS = 1 + 1 + (2 * 7 + 1) + (7 + 1)  # created, trained; two batches with a training each
 
 
-def test_every_altered_event_is_noticed(record: Record) -> None:
+def test_altering_any_event_is_a_problem(record: Record) -> None:
     live(record)
-    assert record_audit.problem_of(record) is None
+    assert record_audit.find_problem(record) is None
     count = len(record.events())
     assert count == EVENTS
     changes = ["time = '2020'", "kind = 'other'", "body = '{\"x\": 1}'", "hash = zeroblob(32)", "sequence = -5"]
@@ -145,12 +145,12 @@ def test_every_altered_event_is_noticed(record: Record) -> None:
         for change in changes:
             with undone(record):
                 record.database.run(f"UPDATE events SET {change} WHERE sequence = ?", (sequence,))
-                assert record_audit.problem_of(record) is not None, f"{change} in event {sequence}"
-    assert record_audit.problem_of(record) is None
+                assert record_audit.find_problem(record) is not None, f"{change} in event {sequence}"
+    assert record_audit.find_problem(record) is None
 
 
 def unsalted(record: Record) -> list[tuple[int, str, bytes]]:
-    """Every event as earlier versions wrote it, or as somebody guesses it: sequence, body, and the hash of that."""
+    """Every event as earlier versions wrote it, or as an attacker guesses it: sequence, body, and their hash."""
     found, previous = [], bytes(32)
     for event in record.chain.events():
         body = json.dumps(event.body, sort_keys=True)
@@ -161,34 +161,34 @@ def unsalted(record: Record) -> list[tuple[int, str, bytes]]:
     return found
 
 
-def test_what_happened_cannot_be_searched_for_in_a_hash(record: Record) -> None:
-    """Whoever guesses all that happened, to the millisecond, still lacks the salts."""
+def test_event_hashes_are_salted(record: Record) -> None:
+    """An attacker who guesses every event, to the millisecond, still lacks the salts."""
     live(record)
     salts = {json.loads(body)["salt"] for (body,) in record.database.rows("SELECT body FROM events")}
     assert len(salts) == EVENTS
     assert {len(salt) for salt in salts} == {32}
-    assert not any("salt" in event for event in record.events()), "nobody is shown them"
+    assert not any("salt" in event for event in record.events()), "salts are never shown"
     assert not {event.hash for event in record.chain.events()} & {guess for _, _, guess in unsalted(record)}
 
 
-def test_events_of_earlier_versions_have_no_salt(record: Record) -> None:
+def test_unsalted_events_of_earlier_versions_are_accepted(record: Record) -> None:
     live(record)
     for sequence, body, link in unsalted(record):
         record.database.run("UPDATE events SET body = ?, hash = ? WHERE sequence = ?", (body, link, sequence))
-    assert record_audit.problem_of(record) is None
+    assert record_audit.find_problem(record) is None
     finish(record, accept(record, Request("dora")))
-    assert record_audit.problem_of(record) is None
+    assert record_audit.find_problem(record) is None
 
 
-def test_every_removed_event_is_noticed(record: Record) -> None:
+def test_removing_any_event_is_a_problem(record: Record) -> None:
     live(record)
     for sequence in range(1, len(record.events()) + 1):
         with undone(record):
             record.database.run("DELETE FROM events WHERE sequence = ?", (sequence,))
-            assert record_audit.problem_of(record) is not None, f"event {sequence}"
+            assert record_audit.find_problem(record) is not None, f"event {sequence}"
 
 
-def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) -> None:
+def test_any_change_of_the_record_breaks_its_seal(record: Record) -> None:
     live(record)
     record.trained(9, {"torch": "2"})
     record.seals.set({"server.db": "00"})
@@ -205,16 +205,16 @@ def test_a_removed_end_breaks_the_seal_even_if_it_is_no_request(record: Record) 
             assert record.seals.content_digest() != record.seals.all()[OWN_SEAL], change
 
 
-def test_every_added_event_is_noticed(record: Record) -> None:
+def test_adding_any_event_is_a_problem(record: Record) -> None:
     live(record)
     last = len(record.events())
     for sequence in (0, last + 1, last + 2):
         with undone(record):
             record.database.run("INSERT INTO events VALUES (?, '2024', 'trained', '{}', zeroblob(32))", (sequence,))
-            assert record_audit.problem_of(record) is not None, f"an event {sequence}"
+            assert record_audit.find_problem(record) is not None, f"an event {sequence}"
 
 
-def test_an_altered_request_is_noticed(record: Record) -> None:
+def test_altering_a_request_is_a_problem(record: Record) -> None:
     live(record)
     for change in (
         "DELETE FROM requests WHERE place = 1",
@@ -223,24 +223,24 @@ def test_an_altered_request_is_noticed(record: Record) -> None:
     ):
         with undone(record):
             record.database.run(change)
-            assert record_audit.problem_of(record) is not None, change
+            assert record_audit.find_problem(record) is not None, change
 
 
 @pytest.mark.parametrize("body", ["nonsense", "[]", '"text"', "null", "3"])
-def test_a_body_that_is_no_object_is_a_problem_not_a_crash(record: Record, body: str) -> None:
+def test_event_body_that_is_not_an_object_is_a_problem(record: Record, body: str) -> None:
     live(record)
     record.database.run("UPDATE events SET body = ? WHERE sequence = 2", (body,))
-    assert record_audit.problem_of(record) is not None
+    assert record_audit.find_problem(record) is not None
 
 
-def test_an_intent_that_cannot_be_read_is_our_error(record: Record) -> None:
+def test_unreadable_intent_raises_run_damaged(record: Record) -> None:
     accept(record, Request("anna"))
     record.database.run("UPDATE intents SET body = '{'")
     with pytest.raises(FedForgetError):
         record.batches.pending()
 
 
-def test_what_taints_and_what_clears(record: Record) -> None:
+def test_draw_informed_request_taints_and_reseed_clears(record: Record) -> None:
     finish(record, accept(record, Request("anna"), basis=Basis.EXOGENOUS))
     assert not record.book.tainted
     finish(record, accept(record, Request("ben"), basis=Basis.UNKNOWN))
@@ -257,7 +257,7 @@ def test_what_taints_and_what_clears(record: Record) -> None:
 @pytest.mark.parametrize("tainted", [True, False])
 @pytest.mark.parametrize("basis", list(Basis))
 @pytest.mark.parametrize("new_seed", [True, False])
-def test_guarantees(origin: str, tainted: bool, basis: str, new_seed: bool) -> None:
+def test_guarantee_follows_from_basis_and_seed_origin(origin: str, tainted: bool, basis: str, new_seed: bool) -> None:
     law = new_seed or (origin == "system" and not tainted and basis == "exogenous")
     assert guarantee_of(origin, tainted, basis, new_seed) == ("law-and-path" if law else "path")
 
@@ -265,7 +265,7 @@ def test_guarantees(origin: str, tainted: bool, basis: str, new_seed: bool) -> N
 # Nothing is left
 
 
-def test_no_trace_of_an_id_after_it_is_purged(tmp_path: Path) -> None:
+def test_purge_leaves_no_trace_of_the_id(tmp_path: Path) -> None:
     """Random markers in every id: after forgetting, no file of the run holds the markers of what went."""
     chance = np.random.default_rng(1)
     clients = {f"ward-{secrets.token_hex(8)}": [f"patient-{secrets.token_hex(8)}" for _ in range(12)] for _ in range(5)}

@@ -1,4 +1,4 @@
-"""Seals: set last, broken first, so that a crash at any moment leaves none that does not fit."""
+"""Seals: set last and broken first, so that no crash leaves a wrong one."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def bytes_of(run: Run) -> dict[str, bytes]:
     return {name: (run.path / name).read_bytes() for name in SEALED}
 
 
-def test_no_byte_changes_before_the_seals_are_broken(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seals_are_broken_before_any_byte_changes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Else a process killed in between leaves files that their seals call damaged, for ever."""
     before, seen, really = bytes_of(run), [], Seals.break_all
 
@@ -44,7 +44,7 @@ def test_no_byte_changes_before_the_seals_are_broken(run: Run, monkeypatch: pyte
     assert len(seen) == 2
 
 
-def test_seals_are_there_at_rest_and_gone_during_work(run: Run) -> None:
+def test_seals_exist_when_closed_and_not_while_writing(run: Run) -> None:
     with run_directory.reading(run.path) as opened:
         assert opened.record.seals.all().keys() == {*SEALED, "record"}
     with run_directory.writing(run.path) as opened:
@@ -53,7 +53,7 @@ def test_seals_are_there_at_rest_and_gone_during_work(run: Run) -> None:
         assert opened.record.seals.all().keys() == {*SEALED, "record"}
 
 
-def test_a_broken_seal_refuses(run: Run) -> None:
+def test_broken_seal_raises_run_damaged(run: Run) -> None:
     data = bytearray((run.path / "server.db").read_bytes())
     data[-1] ^= 1
     (run.path / "server.db").write_bytes(data)
@@ -62,9 +62,7 @@ def test_a_broken_seal_refuses(run: Run) -> None:
 
 
 @pytest.mark.parametrize("where", ["note", "commit"])
-def test_a_stop_in_a_round_leaves_nothing_of_it_in_the_state(
-    run: Run, monkeypatch: pytest.MonkeyPatch, where: str
-) -> None:
+def test_interrupted_round_leaves_nothing_in_the_state(run: Run, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """After the uses of the round are noted and before it is committed: they are not part of the state."""
     before = run.state_digest()
 

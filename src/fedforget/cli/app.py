@@ -1,4 +1,4 @@
-"""The program: its commands, its errors, its exit codes."""
+"""The ``fedforget`` program: runs a command and turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STOPS = {
     signal.SIGTERM: ("terminated", "terminated", EXIT_TERMINATED),
 }
 
-typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which doesn't print our help
+typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which does not print our help
 
 app = typer.Typer(
     name="fedforget",
@@ -42,7 +42,7 @@ app = typer.Typer(
 
 
 class _Stopped(BaseException):
-    """Ctrl-C or SIGTERM: a clean stop. Not a KeyboardInterrupt, which the command line library would swallow."""
+    """Raised by Ctrl-C or SIGTERM for a clean stop. A KeyboardInterrupt would be swallowed by click."""
 
 
 @app.callback()
@@ -66,7 +66,7 @@ def options(
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run one command; every error becomes one line (or one JSON object) on stderr and a documented exit code."""
+    """Run one command. Every error becomes one line (or one JSON object) on stderr and a documented exit code."""
     given = sys.argv[1:] if arguments is None else arguments
     as_json = "--json" in given
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -89,13 +89,13 @@ def main(arguments: list[str] | None = None) -> None:
         code = error.exit_code
     except _Stopped as stop:
         name, word, code = _STOPS[stop.args[0]]
-        _complain(as_json, name, word, "what was committed is kept; give the same command again to go on")
+        _complain(as_json, name, word, "committed work is kept; give the same command again to resume")
     except Exception as error:
         logging.getLogger("fedforget").exception("unexpected")
         if shortage.is_lack_of_memory(error):
             _complain(
                 as_json, OutOfMemory.code, f"there is not enough memory: {str(error) or type(error).__name__}",
-                f"{shortage.REMEDY} and give the same command again: what was committed is kept",
+                f"{shortage.REMEDY} and give the same command again: committed work is kept",
             )  # fmt: skip
             sys.exit(OutOfMemory.exit_code)
         what = f"{type(error).__name__}: {error}"
@@ -108,9 +108,9 @@ def main(arguments: list[str] | None = None) -> None:
 
 @functools.cache
 def commands() -> click.Command:
-    """All commands, from all rooms that have some."""
-    for room in ("planning", "learning", "requests", "looking", "proving", "receipts"):
-        importlib.import_module(f"fedforget.cli.{room}")
+    """Import every module that defines commands, and return the program."""
+    for module in ("planning", "learning", "requests", "looking", "proving", "receipts"):
+        importlib.import_module(f"fedforget.cli.{module}")
     return typer.main.get_command(app)
 
 

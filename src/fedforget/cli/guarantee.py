@@ -1,4 +1,4 @@
-"""What a request without a basis costs, so that `forget` can say it."""
+"""Whether a request without a basis lowers the guarantee, for the warning of ``forget``."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from pathlib import Path
 from fedforget.requests.lifecycle import Basis, Receipt
 
 LAW_LOST = (
-    "without --basis the guarantee drops to `path`, for this receipt and later ones; to avoid it say --basis exogenous "
-    "if neither draws nor model were looked at, or draw new seeds afterwards (--new-seed)"
+    "without --basis the guarantee drops to `path`, for this receipt and later ones; to avoid it, give --basis "
+    "exogenous if the choice did not depend on draws or model, or draw new seeds afterwards (--new-seed)"
 )
 
 
 def has_law(run: Path) -> bool:
-    """Whether receipts of this run can promise equality in law, as things stand."""
+    """Return whether receipts of this run can currently guarantee equality in law."""
     from fedforget.store import run_directory  # noqa: PLC0415
 
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         return opened.server.seed_origin == "system" and not opened.record.book.tainted
 
 
 def costs_the_law(run: Path, receipts: Sequence[Receipt]) -> bool:
-    """Whether these requests have tainted the seeds, or will when they are met."""
+    """Return whether these requests have tainted the seeds, or will when they are carried out."""
     return not has_law(run) or any(r.is_open and r.basis != Basis.EXOGENOUS for r in receipts)

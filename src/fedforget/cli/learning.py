@@ -1,4 +1,4 @@
-"""Commands that learn and forget."""
+"""The command ``train``."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ log = logging.getLogger("fedforget")
 
 @app.command()
 def train(
-    run: Annotated[Path | None, typer.Argument(help="A run to go on with.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Directory of a new run (or of the same run, to go on).")] = None,
+    run: Annotated[Path | None, typer.Argument(help="A run to resume.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Directory of a new run (or of the same run, to resume it).")] = None,
     data: Data = None,
     clients: Clients = None,
     rho_s: RhoS = None,
@@ -81,7 +81,7 @@ def train(
     config: Config = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Train a federation, or go on with one. The same command again continues where it stopped."""
+    """Train a federation, or resume one. The same command again continues where it stopped."""
     options = PlanOptions(
         data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
         batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep, lr=lr, momentum=momentum,
@@ -90,12 +90,12 @@ def train(
     _require_supported(device)
     check_eval_every(eval_every)
     if out is not None and options.rounds is not None:
-        goal_of(options.rounds, until_round)  # before anything is made
+        goal_of(options.rounds, until_round)  # refuse before creating anything
     opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
     goal = goal_of(opened.plan.rounds, until_round)
     before = opened.status()
     if before.rounds_done == 0 < goal and not before.withdrawn and not as_json:
-        _say_what_it_costs(opened, goal)
+        _announce_storage(opened, goal)
     if recompute_all:
         say_recomputed(before, as_json)
     with progress("training", goal, start=before.rounds_done) as advance:
@@ -129,12 +129,10 @@ def _opened_for_training(
         said = options.given() + (["without"] if without else [])
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
-            raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to go on")
-        return open_run(run, instead=f"go on with {hints.train(run)}", **chosen)
+            raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to resume")
+        return open_run(run, instead=f"resume it with {hints.train(run)}", **chosen)
     if out is None or run is not None:
-        raise InvalidInput(
-            "say which run, once", hint="give --out for a new one, or the directory of one to go on with"
-        )
+        raise InvalidInput("name exactly one run", hint="give --out for a new one, or the directory of one to resume")
     return train_run(
         out,
         "digits" if options.data is None else options.data,
@@ -146,6 +144,6 @@ def _opened_for_training(
     )
 
 
-def _say_what_it_costs(opened: Run, goal: int) -> None:
+def _announce_storage(opened: Run, goal: int) -> None:
     needed = kept_bytes(opened.plan, goal, opened.model_bytes())
     say(f"keeping {opened.plan.kept_count(goal)} models: {needed / 1e6:.3g} MB in {opened.path / 'models'}")

@@ -1,4 +1,4 @@
-"""Commands that look and change nothing."""
+"""Read-only commands: ``status``, ``clients``, ``state`` and the like."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def status(
     ] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Where a run stands, and the requests it has met."""
+    """Show the progress of a run and its requests."""
     from fedforget.session.status import attention, status_of  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         found = status_of(opened)
         receipts = [
             {key: value for key, value in receipt.as_dict().items() if key not in ("client", "sample")}
@@ -60,7 +60,7 @@ def clients(
     """The clients of a run and their sizes, or one client's sample ids."""
     from fedforget.store import run_directory  # noqa: PLC0415
 
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         sizes = opened.clients.sizes()
         if client is None:
             rows = [{"client": who, "samples": sizes.get(who, 0)} for who in opened.server.roster]

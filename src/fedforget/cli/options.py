@@ -1,4 +1,4 @@
-"""The options of a plan: from the command line, from a file, or both."""
+"""Options shared by the commands, and plan options from the command line, a TOML file, or both."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ Config = Annotated[Path | None, typer.Option(help="TOML file with any options of
 
 
 EvalEvery = Annotated[
-    int | None, typer.Option(help="Measure the model of every so many rounds on the test set.", show_default="the last")
+    int | None, typer.Option(help="Evaluate the model on the test set every N rounds.", show_default="the last")
 ]
 RecomputeAll = Annotated[
     bool,
-    typer.Option("--recompute-all", help="Compute all rounds again, in this environment: exact where others trained."),
+    typer.Option("--recompute-all", help="Recompute all rounds here: exact even if another environment trained them."),
 ]
 AcceptMixed = Annotated[
     bool,
-    typer.Option("--accept-mixed", help="Go on where another environment trained: the bytes are of neither."),
+    typer.Option("--accept-mixed", help="Continue after another environment: neither reproduces the bytes."),
 ]
 Federation = Annotated[
     str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
@@ -43,20 +43,20 @@ Federation = Annotated[
 ServerOptimizerName = Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")]
 Workers = Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")]
 WorkerTimeout = Annotated[
-    float | None, typer.Option(help="Seconds that a worker has for one client's round.", show_default="600")
+    float | None, typer.Option(help="Seconds allowed to a worker for one client's round.", show_default="600")
 ]
 
 
 def workforce(federation: str | None, workers: int | None, timeout: float | None) -> dict[str, Any]:
-    """What ``Run`` is told about the processes that train: the pool where the system has been tried with it."""
-    usual = "pool" if sys.platform == "linux" or workers is not None else "inline"
-    chosen = {"federation": federation or usual, "workers": workers, "patience": timeout}
+    """Return the arguments of ``Run`` for the worker processes. The default is the pool on Linux, else inline."""
+    default = "pool" if sys.platform == "linux" or workers is not None else "inline"
+    chosen = {"federation": federation or default, "workers": workers, "patience": timeout}
     return {name: value for name, value in chosen.items() if value is not None}
 
 
 @dataclass(slots=True)
 class PlanOptions:
-    """What may be said about a run; None where nothing was."""
+    """The options of a plan; None where not given."""
 
     data: str | None = None
     clients: int | None = None
@@ -76,7 +76,7 @@ class PlanOptions:
     server_lr: float | None = None
 
     def with_file(self, path: Path | None) -> PlanOptions:
-        """The same with a file's values where the command line is silent."""
+        """Fill options that are not given from a TOML file."""
         if path is None:
             return self
         try:
@@ -98,11 +98,11 @@ class PlanOptions:
         )
 
     def given(self) -> list[str]:
-        """The names of what was said."""
+        """Return the names of the options that are given."""
         return [field.name for field in fields(self) if getattr(self, field.name) is not None]
 
     def plan_for(self, sizes: Sequence[int]) -> Plan:
-        """The plan that these options make for clients of these sizes."""
+        """Return the plan for clients of these sizes."""
         return self._maker()(sizes)
 
     def _maker(self) -> Callable[[Sequence[int]], Plan]:

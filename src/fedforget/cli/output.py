@@ -1,4 +1,4 @@
-"""What the commands print: tables for people, JSON for scripts, progress on stderr."""
+"""Output of the commands: tables for people, JSON for scripts, progress on stderr."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
     from fedforget.session.status import Status
 
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
-_PLAIN_EVERY = 5.0  # seconds between lines where there is no terminal to redraw
+_PLAIN_EVERY = 5.0  # seconds between progress lines when stderr is not a terminal
 
 
 def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> None:
-    """Print a result: as JSON, or as the text that a person reads."""
+    """Print a result to stdout, as JSON or as text."""
     try:
         print(json.dumps(value, indent=2) if as_json else text(), flush=True)
-    except BrokenPipeError:  # a reader that has gone away is no error of ours
+    except BrokenPipeError:  # the reader closed the pipe: not an error
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else closing it fails once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else closing stdout fails again
         raise StorageFailed(
-            f"cannot write the result: {error.strerror}", hint="mend the cause and give the same command again"
+            f"cannot write the result: {error.strerror}", hint="fix the cause and give the same command again"
         ) from error
 
 
 def say(message: str) -> None:
-    """For people only: beside the data, not among them."""
+    """Print a message for people, on stderr."""
     print(message, file=sys.stderr)
 
 
@@ -44,19 +44,19 @@ def warn(message: str) -> None:
 
 
 def say_recomputed(status: Status, as_json: bool) -> None:
-    """What ``--recompute-all`` costs, before it is paid."""
+    """Announce the cost of ``--recompute-all`` before it starts."""
     if status.rounds_done and not as_json:
-        say(f"computing all {status.rounds_done} rounds again ({status.steps_done} steps)")
+        say(f"recomputing all {status.rounds_done} rounds ({status.steps_done} steps)")
 
 
 def pairs(rows: Mapping[str, object]) -> str:
-    """Names and values in two columns."""
+    """Format names and values in two columns."""
     width = max(map(len, rows), default=0)
     return "\n".join(f"{name:<{width}}  {_cell(value)}" for name, value in rows.items())
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns under a header; numbers to the right."""
+    """Format rows under a header; numbers are right-aligned."""
     cells = [[_cell(value) for value in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(header, *cells, strict=True)]
     numeric = [all(isinstance(row[n], (int, float)) or row[n] is None for row in rows) for n in range(len(header))]
@@ -70,7 +70,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def standing(facts: Mapping[str, Any]) -> str:
-    """Where a run stands, for people: a request that waits is a line of its own, wherever it waits."""
+    """Format the status of a run for people, with one line per pending request."""
     trained = [f"{each['first_round']} to {each['last_round']}" for each in facts["environments"]]
     facts = {**facts, "environments": f"rounds {', '.join(trained)}"}
     if not facts["mixed_environments"]:
@@ -85,7 +85,7 @@ def standing(facts: Mapping[str, Any]) -> str:
 
 
 def days_left(request: Mapping[str, Any]) -> str:
-    """Of an open request; since when, if it is overdue."""
+    """Format the days left of an open request, or since when it is overdue."""
     if request["days_left"] is None:
         return ""
     return f"overdue since {request['deadline']}" if request["overdue"] else f"{request['days_left']:,.1f}"
@@ -103,7 +103,10 @@ def _cell(value: object) -> str:
 
 @contextlib.contextmanager
 def progress(title: str, total: int | None, unit: str = "round", start: int = 0) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line now and then elsewhere, with rate and time left; call it with what is done."""
+    """Show progress with rate and time left: a bar on a terminal, else a line every few seconds.
+
+    Yields a function to call with the number of finished units.
+    """
     if sys.stderr.isatty():
         with _bar(title, total, unit, start) as advance:
             yield advance
@@ -123,7 +126,7 @@ def progress(title: str, total: int | None, unit: str = "round", start: int = 0)
 
 
 class Pace:
-    """How fast something goes, counted from where it was first seen: a recomputation starts anywhere."""
+    """The rate of progress, measured from the first reported unit: a recomputation starts at any round."""
 
     def __init__(self, unit: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._unit, self._total, self._clock = unit, total, clock
@@ -136,7 +139,7 @@ class Pace:
             self._began = self._now
 
     def text(self, before: str = "") -> str:
-        """The rate, and the time left at that rate; nothing before there is one."""
+        """Format the rate and the time left; empty until the rate is known."""
         if self._began is None or self._now[0] <= self._began[0] or self._now[1] <= self._began[1]:
             return ""
         rate = (self._now[0] - self._began[0]) / (self._now[1] - self._began[1])

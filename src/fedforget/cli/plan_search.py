@@ -1,4 +1,4 @@
-"""``fedforget plan --find``: from what was said on the command line to what the search must know."""
+"""``fedforget plan --find``: turn command line options into the arguments of the plan search."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Sought:
     limits: Limits = field(default_factory=Limits)
 
     def needs(self, options: PlanOptions, steps: int | None) -> Needs:
-        """Refused if nothing keeps K, b or E from being what costs least and learns nothing."""
+        """Refuse options that do not bound K, b and E: the cheapest plan would learn nothing."""
         fixed = [name for name in ("rho_s", "rho_c", "clients_per_round", "batch_size") if name in options.given()]
         if fixed:
             raise PlanRefused(
@@ -57,7 +57,7 @@ class Sought:
         )  # fmt: skip
 
     def binding(self, best: Choice) -> list[str]:
-        """What the answer only just gives: asking for less would make forgetting cheaper."""
+        """Return the limits that the best plan just meets: relaxing one would make forgetting cheaper."""
         enough = self.min_samples_per_step is not None and (
             (best.clients_per_round - 1) * best.batch_size < self.min_samples_per_step
         )
@@ -102,7 +102,7 @@ def _part(steps: int, known: int, name: str) -> int:
 
 
 def found(choices: Sequence[Choice], options: PlanOptions) -> PlanOptions:
-    """The options with the best choice in them."""
+    """Return the options completed with the best choice."""
     best = choices[0]
     return replace(
         options, clients_per_round=best.clients_per_round, batch_size=best.batch_size, local_steps=best.local_steps,

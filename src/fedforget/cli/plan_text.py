@@ -1,4 +1,4 @@
-"""What ``fedforget plan`` tells people about a plan, section by section."""
+"""The text output of ``fedforget plan``, section by section."""
 
 from __future__ import annotations
 

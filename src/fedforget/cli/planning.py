@@ -1,4 +1,4 @@
-"""The planner's command: what a plan means before anything is trained, and which plan is cheapest to forget from."""
+"""The command ``plan``: the cost of a plan before training, and the search for the plan cheapest to forget from."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from fedforget.planner.windows import Requests
 
 DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 _WINDOWS = (1.0, 7.0, 30.0)
-_MOST_CLIENTS = 10**7  # their sizes are listed
+_MOST_CLIENTS = 10**7  # the planner lists the size of each
 
 Whole = int | None
 Real = float | None
@@ -182,7 +182,7 @@ def _whole(name: str, value: int | None) -> int | None:
 
 
 def _cores() -> int:
-    from fedforget.federation.pool import default_workers  # noqa: PLC0415 (only if nobody says)
+    from fedforget.federation.pool import default_workers  # noqa: PLC0415 (only as the default)
 
     return default_workers()
 

@@ -1,4 +1,4 @@
-"""Commands that prove: verify, prove, demo, doctor."""
+"""The commands ``verify``, ``prove``, ``demo`` and ``doctor``."""
 
 from __future__ import annotations
 
@@ -104,14 +104,14 @@ def demo(
         from fedforget.demo.plot import draw_story  # noqa: PLC0415 (matplotlib)
 
         draw_story(plot, story)
-    emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, as_json, lambda: _told(story))
+    emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, as_json, lambda: _story_text(story))
     if plot is not None:
         say(f"drawn in {plot}")
     if not story.equal:
         raise VerificationFailed("the two digests differ", hint="report this: exactness is broken")
 
 
-def _told(story: Story) -> str:
+def _story_text(story: Story) -> str:
     header = (
         "forgotten", "first use", "recomputed", f"of {story.steps}", "a-priori probability", "accuracy before", "after",
     )  # fmt: skip
@@ -141,7 +141,7 @@ def _told(story: Story) -> str:
             "",
             f"recomputed {story.recomputed_steps} steps in all, where retraining every time takes {every_time}",
             "these requests were chosen by looking at the draws: their receipts are marked model-informed and claim",
-            "equality path by path only; the a-priori probabilities are what a requester who has not looked can expect",
+            "equality path by path only; the a-priori probabilities hold for requests that do not depend on the draws",
         ]
     )
 
@@ -175,9 +175,9 @@ def doctor(
     remedies = [f"{check.name}: {check.remedy}" for check in bad]
 
     def text() -> str:
-        told = [*(f"rebuilt: {what}" for what in facts.get("rebuilt", ())), *facts.get("not_rebuilt", ()), *remedies]
-        looked_at = table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks])
-        return "\n".join([looked_at, *([""] if told else []), *told])
+        lines = [*(f"rebuilt: {what}" for what in facts.get("rebuilt", ())), *facts.get("not_rebuilt", ()), *remedies]
+        results = table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks])
+        return "\n".join([results, *([""] if lines else []), *lines])
 
     emit({"ok": not bad, "checks": [check.as_dict() for check in checks], **facts}, as_json, text)
     if bad:

@@ -1,4 +1,4 @@
-"""``receipt show`` and ``receipt verify``: signed receipts that stand on their own."""
+"""The commands ``receipt show`` and ``receipt verify``."""
 
 from __future__ import annotations
 
@@ -25,15 +25,13 @@ def show(
     run: Annotated[Path, typer.Argument(help="The run directory.")],
     request: Annotated[str, typer.Argument(help="The id of a request.")],
     public: Annotated[
-        bool, typer.Option("--public", help="Without whether anything was recomputed: for the person who asked.")
+        bool, typer.Option("--public", help="Omit whether anything was recomputed: the form for the data subject.")
     ] = False,
-    new_key: Annotated[
-        bool, typer.Option("--new-key", help="The key that there was is lost: sign with a new one from now on.")
-    ] = False,
+    new_key: Annotated[bool, typer.Option("--new-key", help="Replace a lost signing key.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,
     as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
 ) -> None:
-    """The signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
+    """Write the signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
     from fedforget.disk.files import require_place, write_durably  # noqa: PLC0415
     from fedforget.evidence.receipts.statement import issue, taint_note  # noqa: PLC0415
 
@@ -56,7 +54,7 @@ def verify(
     run: Annotated[Path | None, typer.Option(help="Also compare with this run, and replay.")] = None,
     sample_rounds: Annotated[
         int | None,
-        typer.Option(help="Replay so many random ones of the recomputed rounds.", show_default="all of them"),
+        typer.Option(help="Replay N random ones of the recomputed rounds.", show_default="all of them"),
     ] = None,
     federation: Federation = None,
     workers: Workers = None,
@@ -68,7 +66,7 @@ def verify(
     from fedforget.evidence.receipts.statement import check  # noqa: PLC0415
 
     if sample_rounds is not None and (sample_rounds < 0 or run is None):
-        raise InvalidInput("--sample-rounds is how many rounds of --run to replay", hint="give both, from 0")
+        raise InvalidInput("--sample-rounds needs --run and a number from 0", hint="give both")
     found = check(file, read_public_key(key))
     if run is not None:
         from fedforget.builtin import open_run  # noqa: PLC0415 (torch)

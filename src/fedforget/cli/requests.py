@@ -1,4 +1,4 @@
-"""Commands about requests: forget, defer, meet, cancel; and add, which is forgetting read backwards."""
+"""Commands about requests: ``forget``, ``run-pending``, ``cancel``, ``policy``, ``add`` and ``forget-record``."""
 
 from __future__ import annotations
 
@@ -26,28 +26,28 @@ from fedforget.store import hints
 
 log = logging.getLogger("fedforget")
 
-BasisOption = Annotated[str, typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.")]
+BasisOption = Annotated[str, typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.")]
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
 @app.command()
 def forget(
-    run: Annotated[Path, typer.Argument(help="The run that shall forget.")],
-    client: Annotated[str | None, typer.Option(help="The client that leaves, or whose sample goes.")] = None,
+    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    client: Annotated[str | None, typer.Option(help="The client to forget, or whose sample to forget.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
-    batch: Annotated[Path | None, typer.Option(help="A file of requests, met together or not at all.")] = None,
+    batch: Annotated[Path | None, typer.Option(help="A file of requests, carried out together or not at all.")] = None,
     basis: Annotated[
         str | None,
-        typer.Option(help="exogenous (looked at nothing), model-informed, or unknown.", show_default="unknown"),
+        typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
     ] = None,
     new_seed: Annotated[
         bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
     ] = False,
     defer: Annotated[
-        bool, typer.Option("--defer", help="Only take the requests in; `run-pending` meets all that wait at once.")
+        bool, typer.Option("--defer", help="Only accept the requests; `run-pending` carries them out together.")
     ] = False,
     deadline: Annotated[
-        str | None, typer.Option(help="Until when: a day or a time.", show_default="one month from now")
+        str | None, typer.Option(help="The deadline: a date or a time.", show_default="one month from now")
     ] = None,
     idempotency_key: Annotated[
         str | None, typer.Option(help="Your own name for this request: the same key again is the same request.")
@@ -71,46 +71,46 @@ def forget(
         _dry_run(run, requests, new_seed or recompute_all, as_json)
         return
     if defer and new_seed:
-        raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
+        raise InvalidInput("new seeds cannot be deferred", hint="leave out one of --defer and --new-seed")
     submission = Submission.of(
         tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
     )
     before = has_law(run)
-    receipts = _taken_in(run, submission, defer)
+    receipts = _deferred(run, submission, defer)
     if receipts is None:
-        receipts = _met(
+        receipts = _carried_out(
             run, workforce(federation, workers, worker_timeout), as_json=as_json,
             requests=requests, basis=submission.basis, new_seed=new_seed, deadline=deadline,
             idempotency_key=idempotency_key, eval_every=eval_every, recompute_all=recompute_all,
             accept_mixed=accept_mixed,
         )  # fmt: skip
-    met = [receipt for receipt in receipts if not receipt.is_open]
-    log.info("forgot %d requests, took in %d more, on %s", len(met), len(receipts) - len(met), run)
+    done = [receipt for receipt in receipts if not receipt.is_open]
+    log.info("carried out %d requests, accepted %d more, on %s", len(done), len(receipts) - len(done), run)
     _show(run, receipts, as_json)
     if basis is None and before and costs_the_law(run, receipts):
         warn(LAW_LOST)
 
 
-def _taken_in(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
-    """Take requests in that are to wait, which needs neither model nor data; None if they are to be met now."""
+def _deferred(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
+    """Accept requests to be carried out later, without model and data; None if they are to be carried out now."""
     from fedforget.session import deferral  # noqa: PLC0415
 
     return deferral.defer(run, submission) if defer or deferral.collects(run, submission) else None
 
 
-def _asking_for(requests: Sequence[Request]) -> str:
-    """The options that ask for this."""
+def _options_for(requests: Sequence[Request]) -> str:
+    """Return the command line options for these requests."""
     if len(requests) != 1:
         return "--batch FILE"
     client, sample = (shlex.quote(shown(part)) for part in (requests[0].client, requests[0].sample))
     return f"--client {client}" + ("" if requests[0].sample is None else f" --sample {sample}")
 
 
-def _met(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> list[Receipt]:
+def _carried_out(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> list[Receipt]:
     from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
 
-    command = f"fedforget forget {run} --defer {_asking_for(asked['requests'])}"
-    instead = f"take it in with `{command}` now, and meet it with {hints.run_pending(run)}"
+    command = f"fedforget forget {run} --defer {_options_for(asked['requests'])}"
+    instead = f"submit it with `{command}` now, and carry it out with {hints.run_pending(run)}"
     if asked["new_seed"]:
         instead = f"use {hints.forget(run)}"
     opened = open_run(run, instead=instead, **chosen)
@@ -124,7 +124,7 @@ def _met(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> l
 def _show(run: Path, receipts: Sequence[Receipt], as_json: bool) -> None:
     from fedforget.store import run_directory  # noqa: PLC0415
 
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         digest = opened.server.model_digest() if len(opened.server.roster) else None
     waiting = [receipt for receipt in receipts if receipt.is_open]
 
@@ -133,13 +133,13 @@ def _show(run: Path, receipts: Sequence[Receipt], as_json: bool) -> None:
             header = ("request", "level", "client", "sample", "state", "deadline")
             rows = [(r.id, r.level, *_target(r), r.state, (r.deadline or "")[:10]) for r in receipts]
             how = (
-                "the process at work on the run, or the next one, will take them up"
+                "the process that has the run open, or the next one, will accept them"
                 if any(r.state == Stage.RECEIVED for r in waiting)
-                else f"meet them with {hints.run_pending(run)}"
+                else f"carry them out with {hints.run_pending(run)}"
             )
             return f"{table(header, rows)}\n\nnothing is forgotten yet: {how}"
-        told = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
-        return f"{told}model digest  {digest or 'withdrawn: no client is left'}"
+        rows_text = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
+        return f"{rows_text}model digest  {digest or 'withdrawn: no client is left'}"
 
     emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, as_json, text)
 
@@ -157,7 +157,7 @@ def _row(r: Receipt) -> tuple[object, ...]:
 
 def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:
     if (client is None) == (batch is None) or (sample is not None and client is None):
-        raise InvalidInput("say what to forget, once", hint="give --client, --client and --sample, or --batch")
+        raise InvalidInput("name exactly one thing to forget", hint="give --client, --client and --sample, or --batch")
     if batch is None and client is not None:
         return [Request(client, sample)]
     return _from_file(batch) if batch is not None else []
@@ -174,10 +174,10 @@ def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool
     from fedforget.session.preview import preview  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         cost = preview(opened, requests)
         steps = opened.server.rounds_done * opened.file.plan.local_steps
-    if everything:  # is trained again, whatever the draws are
+    if everything:  # all steps are recomputed, whatever the draws
         cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
     emit(
@@ -201,10 +201,10 @@ def run_pending(
     worker_timeout: WorkerTimeout = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Meet the requests that wait, all by one rewind; under the policy `batch` only once it is time for them."""
+    """Carry out all pending requests with a single rewind; under the policy `batch` only once they are due."""
     from fedforget.builtin import open_run  # noqa: PLC0415
 
-    instead = f"meet them with {hints.run_pending(run)}"
+    instead = f"carry them out with {hints.run_pending(run)}"
     opened = open_run(run, instead=instead, **workforce(federation, workers, worker_timeout))
     before = opened.status()
     if recompute_all:
@@ -230,10 +230,10 @@ def run_pending(
     def text() -> str:
         if not receipts:
             left = len(status.open_requests)
-            return f"{left} wait, and it is not yet time for them (--all meets them now)" if left else "nothing waits"
+            return f"{left} pending, not due yet (--all carries them out now)" if left else "no pending requests"
         saved = (
-            f"{facts['recomputed_steps']} steps recomputed, where one by one it would have been "
-            f"{facts['steps_one_by_one']}: {facts['steps_saved']} saved"
+            f"{facts['recomputed_steps']} steps recomputed instead of {facts['steps_one_by_one']} one by one: "
+            f"{facts['steps_saved']} saved"
         )
         return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
 
@@ -243,11 +243,11 @@ def run_pending(
 @app.command()
 def cancel(
     run: RunPath,
-    request: Annotated[str, typer.Argument(help="The id of a request that waits.")],
+    request: Annotated[str, typer.Argument(help="The id of a pending request.")],
     basis: BasisOption = "unknown",
     as_json: JsonOption = False,
 ) -> None:
-    """Take back a request that waits."""
+    """Cancel a pending request."""
     from fedforget.session import deferral  # noqa: PLC0415
 
     receipt = deferral.cancel(run, request, basis)
@@ -261,7 +261,7 @@ def policy(
     window: Annotated[float | None, typer.Option(help="Days to collect requests for, with batch.")] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """When requests are met: each at once, or collected in a window and met together."""
+    """Show or set when requests are carried out: immediately, or collected for a window and carried out together."""
     from fedforget.session import deferral  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
@@ -269,7 +269,7 @@ def policy(
         deferral.set_policy(run, Policy.of_days(name, window))
     elif window is not None:
         raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
-    with run_directory.reading(run, settled=False) as opened:
+    with run_directory.reading(run, only_idle=False) as opened:
         chosen = opened.record.policy
     days = chosen.window / timedelta(days=1)
     facts = {"policy": chosen.name, "window_days": days}
@@ -279,8 +279,8 @@ def policy(
 @app.command()
 def add(
     run: RunPath,
-    file: Annotated[Path, typer.Option("--from", help="What to bring in: lines like those of --batch.")],
-    returning: Annotated[bool, typer.Option("--returning", help="Also what was erased before.")] = False,
+    file: Annotated[Path, typer.Option("--from", help="Samples and clients to add: lines like those of --batch.")],
+    returning: Annotated[bool, typer.Option("--returning", help="Also add data that were erased before.")] = False,
     seed: Annotated[
         int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
     ] = None,
@@ -293,7 +293,7 @@ def add(
     worker_timeout: WorkerTimeout = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Bring in samples and clients of the dataset, exactly: as if they had been there from the beginning."""
+    """Add samples and clients of the dataset, exactly: as if they had been there from the beginning."""
     from fedforget.builtin import open_run  # noqa: PLC0415
 
     targets = _from_file(file)
@@ -316,12 +316,12 @@ def forget_record(
     yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Destroy the key of the record: it can't be found out afterwards which request was about whom."""
+    """Destroy the key of the record: afterwards no request can be linked to a client or sample."""
     from fedforget.session import deferral  # noqa: PLC0415
 
     if not yes:
         raise InvalidInput(
-            "asking again for what is gone will no longer find its receipt, and there is no way back",
+            "a repeated request for erased data will no longer find its receipt, and this cannot be undone",
             hint="add --yes if that is what you want",
         )
     deferral.forget_record(run)

@@ -1,1 +1,1 @@
-"""Datasets: who has which samples."""
+"""Datasets and their partition over clients."""

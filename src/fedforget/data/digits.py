@@ -13,14 +13,14 @@ from fedforget.data.partition import dirichlet_label_partition
 NAME = "digits"
 BETA = 0.5
 _TEST_EVERY = 5  # rows ≡ 0 mod 5 are test data
-_LARGEST = np.float32(16)  # a constant of the format, not a statistic of the data
+_LARGEST = np.float32(16)  # a constant of the format: a statistic of the data would leak erased samples
 
 
 class Digits:
     """The images as float32 in [0, 1], and their labels."""
 
     def __init__(self) -> None:
-        from sklearn.datasets import load_digits  # noqa: PLC0415 (a second of importing that other commands need not pay)
+        from sklearn.datasets import load_digits  # noqa: PLC0415 (slow to import)
 
         raw = load_digits()
         self._x = (raw.data.astype(np.float32) / _LARGEST).astype(np.float32)
@@ -35,7 +35,7 @@ class Digits:
         return dirichlet_label_partition(self._y[rows], rows, clients=clients, beta=beta, seed=seed)
 
     def federated(self, owners: Mapping[Id, Iterable[Id]]) -> FederatedData:
-        """The data of the clients that own these rows, with the test set."""
+        """Return the data of the clients that own these rows, with the test set."""
         test = slice(0, None, _TEST_EVERY)
         return FederatedData(
             {

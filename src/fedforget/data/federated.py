@@ -1,4 +1,4 @@
-"""A federation's data: each client's samples under stable ids, and the digests that say when content changed."""
+"""The data of a federation: each client's samples under stable ids, with content digests to detect changes."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClientData:
         return f"sample {shown(identifier)} of client {shown(self._client)}"
 
     def sample(self, identifier: Id) -> tuple[Array, Array]:
-        """The x and y of one sample as arrays."""
+        """Return the x and y of one sample as arrays."""
         if identifier not in self.ids:
             raise DataChanged(
                 f"{self.named(identifier)} is missing from the data",
@@ -58,7 +58,7 @@ class ClientData:
         except Exception as error:
             raise InvalidInput(
                 f"{self.named(identifier)} cannot be read: {type(error).__name__}: {error}",
-                hint="mend the data and give the same command again",
+                hint="fix the data and give the same command again",
             ) from error
         try:
             x, y = pair
@@ -70,7 +70,7 @@ class ClientData:
         return _arrays(x, y, lambda: self.named(identifier))
 
     def content(self, identifier: Id) -> bytes:
-        """A digest of a sample's x and y: type, shape and bytes."""
+        """Return a digest of a sample's x and y: type, shape and bytes."""
         hasher = hashlib.blake2b(digest_size=CONTENT_BYTES, person=b"fedforget/sample")
         for part in self.sample(identifier):
             hasher.update(f"{part.dtype.str}{part.shape};".encode() + part.tobytes())
@@ -78,7 +78,7 @@ class ClientData:
 
 
 class FederatedData:
-    """The clients of a federation and, if there is one, the server's test set (x, y)."""
+    """The clients of a federation and, optionally, the server's test set (x, y)."""
 
     def __init__(self, clients: Mapping[Any, Any], test: tuple[Any, Any] | None = None) -> None:
         if not isinstance(clients, Mapping):
@@ -103,7 +103,7 @@ class FederatedData:
         return self[client].sample(sample)
 
     def members(self, without: Iterable[Request] = ()) -> dict[Id, IdSet]:
-        """Each client's sample ids, without what is asked to be left out; empty clients are no clients."""
+        """Return each client's sample ids without the targets of ``without``. Clients left empty are dropped."""
         members = {client: self._clients[client].ids for client in self.roster}
         for request in without:
             if request.client not in self.roster:
@@ -121,7 +121,7 @@ class FederatedData:
         return ((identifier, self[client].content(identifier)) for identifier in ids)
 
     def require_unchanged(self, client: Id, known: Mapping[Id, bytes]) -> None:
-        """Changed content under the same id is other data: training on it would not be what the state says."""
+        """Raise DataChanged if a sample's content differs from its recorded digest."""
         for identifier, content in known.items():
             if self[client].content(identifier) != content:
                 raise DataChanged(
@@ -146,7 +146,7 @@ def _test_arrays(test: Any) -> tuple[Array, Array]:
 
 
 def _arrays(x: Any, y: Any, of: Callable[[], str]) -> tuple[Array, Array]:
-    """``of`` tells what they belong to, for an error."""
+    """Convert x and y to arrays. ``of`` names their sample in an error message."""
     return _array(x, "features", of), _array(y, "targets", of)
 
 
@@ -163,17 +163,17 @@ def _array(value: Any, part: str, of: Callable[[], str]) -> Array:
 
 
 def _array_of_numbers(value: Any) -> Array:
-    if stranger := _stranger(value):
-        raise TypeError(f"a {stranger} is neither a number nor an array")
-    made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor may need it
+    if unsupported := _unsupported_type(value):
+        raise TypeError(f"a {unsupported} is neither a number nor an array")
+    made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor that requires gradients
     if made.dtype not in _TYPES:
         raise TypeError(f"their type is {made.dtype}")
     return made
 
 
-def _stranger(value: Any, depth: int = 0) -> str:
-    """The type of the first part that is neither a number nor an array. numpy would go through it, maybe for ever."""
+def _unsupported_type(value: Any, depth: int = 0) -> str:
+    """Return the type of the first part that is neither a number nor an array. numpy could iterate it forever."""
     if isinstance(value, list | tuple) and depth < _DEEPEST:
-        return next((found for each in value if (found := _stranger(each, depth + 1))), "")
+        return next((found for each in value if (found := _unsupported_type(each, depth + 1))), "")
     known = isinstance(value, _NUMBERS) or hasattr(value, "__array__") or hasattr(value, "__array_interface__")
     return "" if known else type(value).__name__

@@ -1,4 +1,4 @@
-"""Splitting one dataset over clients, once, before anything else; the run directory then holds who has what."""
+"""Partition a dataset over clients, once, before training; the run directory then records each client's samples."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedforget.errors import PlanRefused
 def dirichlet_label_partition(
     labels: NDArray[np.integer], ids: Sequence[int], *, clients: int, beta: float, seed: bytes
 ) -> dict[int, list[int]]:
-    """Each label's samples are shared out by p ~ Dir(β); no client stays empty (Section 6.1 of the paper)."""
+    """Split each label's samples over the clients by p ~ Dir(β); no client stays empty (Section 6.1 of the paper)."""
     if clients < 1:
         raise PlanRefused(f"there cannot be {clients} clients", hint="give at least one")
     if clients > len(ids):

@@ -1,1 +1,1 @@
-"""The demonstration and its picture."""
+"""The demonstration (``fedforget demo``) and its plot."""

@@ -85,14 +85,14 @@ def _final(story: Story) -> float:
 
 
 def _chapter(axes: Axes, number: int, chapter: Chapter, start: int, steps: int) -> None:
-    """A mark where the request came; if something was recomputed, back to the rewound state and on from there."""
+    """Mark the request; if steps were recomputed, draw the rewind and the new curve."""
     here = (start, chapter.accuracy_before)
     if chapter.recomputed_steps:
         rewound = chapter.curve[0]
         shift = start + chapter.recomputed_steps - steps
         axes.plot([start, start], [here[1], rewound[1]], ":", color=RED, linewidth=1.5)
         axes.plot(*_xy(chapter.curve, shift), color=BLUE, linewidth=2)
-    lift = 12 if chapter.recomputed_steps else 32  # the free one shares its place with the next
+    lift = 12 if chapter.recomputed_steps else 32  # a request that costs nothing has the same position as the next one
     axes.annotate(
         str(number), xy=here, xytext=(0, lift), textcoords="offset points", ha="center", va="center", fontsize=9,
         color="white", bbox={"boxstyle": "circle,pad=0.25", "color": RED},

@@ -1,4 +1,4 @@
-"""The demonstration: learn, forget four times, train again from scratch without the data, and compare the bytes."""
+"""The demonstration: train, forget four times, retrain from scratch without the data, and compare the bytes."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Progress = Callable[..., AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One thing that was forgotten, and what it took."""
+    """One act of forgetting and its cost."""
 
     what: str
     requests: list[str]
@@ -40,12 +40,12 @@ class Chapter:
     accuracy_before: float
     accuracy_after: float
     guarantee: str
-    curve: list[tuple[int, float]]  # (step, accuracy) of the rounds that were computed again, from the one rewound to
+    curve: list[tuple[int, float]]  # (step, accuracy) of the recomputed rounds, from the rewound state on
 
 
 @dataclass(frozen=True, slots=True)
 class Story:
-    """Everything the demonstration did."""
+    """The result of the demonstration."""
 
     steps: int
     learned: list[tuple[int, float]]
@@ -70,7 +70,7 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class _Uses:
-    """What the draws held: this is looking, so requests chosen by it are model-informed."""
+    """The first uses that the draws determine. Requests chosen by them are model-informed."""
 
     clients: dict[Id, int]  # client → first step of its first round
     samples: dict[tuple[Id, Id], int | None]
@@ -86,7 +86,7 @@ class _Uses:
         return cls(steps, samples)
 
     def never_used(self) -> list[Request]:
-        """A sample of a client that took part, if there is one that no batch held."""
+        """Return a sample, of a client that took part, that no batch used, if there is one."""
         return [Request(*min(self.samples, key=lambda key: (self.samples[key] is not None, str(key))))]
 
     def sample_used_near(self, share: float) -> list[Request]:
@@ -96,7 +96,7 @@ class _Uses:
         return [Request(_nearest(self.clients, share))]
 
     def several_used_after(self, share: float, count: int) -> list[Request]:
-        """Samples of different clients, spread over the rest of the training."""
+        """Return samples of different clients, first used at various steps after ``share`` of the training."""
         late = sorted((step, key) for key, step in self.samples.items() if step and step > share * PLAN.steps)
         chosen: dict[Id, Request] = {}
         for _, (client, sample) in late[:: max(1, len(late) // (3 * count))] + late:
@@ -109,7 +109,7 @@ def _nearest(uses: Any, share: float) -> Any:
 
 
 def run_demo(out: Path | None, seed: int, say: Callable[[str], None], progress: Progress, **workforce: Any) -> Story:
-    """Two runs: one that learns and forgets, one that never had the data."""
+    """Train a run that forgets and a run that never had the data, and return both results."""
     with _directory(out) as directory:
         say(f"training {PLAN.rounds} rounds ({PLAN.steps} steps) on the digits of {CLIENTS} clients")
         first = _trained(directory / "forgets", seed, progress, (), workforce)

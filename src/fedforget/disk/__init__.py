@@ -1,1 +1,1 @@
-"""Files and databases below one directory: durable, private, and never trusted when they are read."""
+"""Durable, private files and databases of a run directory. Every read validates what it finds."""

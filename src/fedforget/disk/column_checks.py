@@ -1,7 +1,7 @@
-"""CHECK constraints: what the value of a column may be. SQLite tests them when it looks a whole database over.
+"""SQL conditions for the CHECK constraints of our tables.
 
-So a value of another type, a NULL, a text with a NUL in it or a number out of range is refused before it is used, in
-files that were made elsewhere too.
+They refuse a value of the wrong type, a NULL, a text that contains a NUL character, and a number out of range.
+``read_only`` evaluates them on every opening, so they also protect against files made by other programs.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ _LARGEST = 2**63 - 1
 
 
 def check(condition: str, *, optional: str = "") -> str:
-    """``optional``: the column that may be NULL instead."""
+    """Return a CHECK constraint. If ``optional`` names a column, that column may also be NULL."""
     return f"CHECK ({optional} IS NULL OR ({condition}))" if optional else f"CHECK ({condition})"
 
 
@@ -27,7 +27,7 @@ def is_text(column: str) -> str:
 
 
 def is_name(column: str, most: int = 64) -> str:
-    """Short, of ASCII characters: length() counts characters up to a NUL, and the blob has all bytes."""
+    """A short ASCII text without NUL: length() stops at a NUL and counts characters, the blob counts all bytes."""
     length = f"length({column}) BETWEEN 1 AND {most} AND length({column}) = length(CAST({column} AS BLOB))"
     return f"typeof({column}) = 'text' AND {length}"
 
@@ -42,7 +42,7 @@ def is_one_of(column: str, *values: str) -> str:
 
 
 def is_id(column: str) -> str:
-    """In its canonical spelling: the text of a whole number from 0 to 2^63-1 is no id, the number is."""
+    """An id in canonical form: a whole number from 0 to 2^63-1 is stored as a number, never as its text."""
     as_number = f"CAST({column} AS INTEGER)"
     spelled = f"(CAST({as_number} AS TEXT) <> {column} OR {as_number} < 0)"
     return f"({is_whole(column)}) OR ({is_text(column)} AND {spelled})"

@@ -1,9 +1,9 @@
-"""SQLite as the run directory uses it: WAL, every commit on disk, nothing deleted left readable, canonical at rest.
+"""A SQLite database of a run: write-ahead log, durable commits, secure delete, and a canonical file when closed.
 
-At rest a database is rebuilt by ``VACUUM INTO``, so that equal content is equal bytes and no trace of deleted rows
-stays in free pages. Its header says that commits go to a log, so no rollback journal is ever written. The one process
-that writes holds the file for itself: SQLite then keeps no index of the log in shared memory, which a full disk would
-turn into a killed process. Those who look read through ``frozen``, and ask SQLite for no lock.
+Closing rebuilds the file with ``VACUUM INTO``: equal content gives equal bytes, and free pages hold no deleted rows.
+The header selects WAL mode, so SQLite never writes a rollback journal. The writing process holds the file exclusively,
+so SQLite keeps no WAL index in shared memory (on a full disk, that index would kill the process with SIGBUS). Readers
+go through ``read_only`` and take no SQLite lock.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from typing import Any
 from fedforget.disk import read_only, wal
 from fedforget.disk.door import Door
 from fedforget.disk.files import TEMPORARY, create_private, storage_errors, sync_directory, sync_file
-from fedforget.disk.lock import undisturbed
+from fedforget.disk.lock import exclusive_section
 from fedforget.disk.pages import PAGE, canonical_header, without_log
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
 
-VERSION = 3  # of every database of a run
-_ROOM = 2**17  # bytes below which a database cannot work
-_FOLD_AT = 2**24  # bytes of a log
+VERSION = 3  # format version of every database of a run
+_ROOM = 2**17  # with less free space (bytes) the disk counts as full
+_FOLD_AT = 2**24  # checkpoint the log when it grows beyond this (bytes)
 
 
 class Database:
-    """One database file of a run, looked at or opened for writing."""
+    """One database file of a run, open for reading or for writing."""
 
     def __init__(
         self, path: Path, schema: str, *, version: int = VERSION, create: bool = False, writable: bool = False
     ) -> None:
-        """A file that is there is looked over whole before anything else is done with it."""
+        """Create the file, or open and validate an existing one; ``writable`` also calls ``begin_writing``."""
         self.path = path
         self._schema, self._version = schema, version
         self.behind: WriteBehind | None = None
@@ -50,7 +50,7 @@ class Database:
             self.begin_writing()
 
     def begin_writing(self) -> None:
-        """From here on the file changes: commits go to a write-ahead log until it is closed."""
+        """Reopen the file for writing. Commits go to a write-ahead log until it is closed."""
         if self._writing:
             return
         Door(self.path.parent).require_own(self.path.name)
@@ -60,29 +60,29 @@ class Database:
             self._connection = _connect(self.path)
 
     def make_private(self) -> None:
-        """From here on changes stay in memory and end with this object."""
+        """Continue on a copy in memory. Changes never reach the file."""
         self._connection.close()
         with self.errors():
             self._connection = read_only.private(self.path)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
-        """Turn SQLite's errors into ours, which name the file. What was written before is on disk by then."""
+        """Flush this database's pending writes, then turn SQLite's errors into ours, which name the file."""
         if self.behind is not None:
-            self.behind.settle(self)
+            self.behind.flush(self)
         try:
             yield
         except UnicodeEncodeError as error:
-            raise InvalidInput(f"{quoted(error.object)} is no text", hint="write it in UTF-8") from error
+            raise InvalidInput(f"{quoted(error.object)} is not valid text", hint="encode it in UTF-8") from error
         except (sqlite3.Error, UnicodeDecodeError) as error:
             if self._writing and isinstance(error, sqlite3.OperationalError):
                 raise self._not_written(error) from error
-            raise read_only.told(self.path, error) from error
+            raise read_only.as_own_error(self.path, error) from error
 
     def _not_written(self, error: sqlite3.OperationalError) -> StorageFailed | RunDamaged:
         text = str(error)
         if "locked" in text:
-            return StorageFailed(f"{self.path} is locked by another program", hint="close it, try again")
+            return StorageFailed(f"{self.path} is locked by another program", hint="close that program and try again")
         if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
             return StorageFailed(
                 f"no space left to write {self.path}",
@@ -94,9 +94,9 @@ class Database:
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing, after everything that is still being written."""
+        """Run the block as one transaction, after flushing all pending writes."""
         if self.behind is not None:
-            self.behind.settle()
+            self.behind.flush()
         with self.errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -127,7 +127,7 @@ class Database:
             return self._connection.execute(sql, values).fetchall()
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
-        """Execute a statement; returns how many rows it changed."""
+        """Execute a statement and return the number of changed rows."""
         with self.errors():
             return self._connection.execute(sql, values).rowcount
 
@@ -136,33 +136,34 @@ class Database:
             self._connection.executemany(sql, values)
 
     def write(self, job: Callable[[], None]) -> None:
-        """Do a job that writes here: behind the computation if the run is open for it, else at once."""
+        """Run a job that writes to this database: on the write-behind thread if there is one, else now."""
         if self.behind is None:
             job()
         else:
             self.behind.submit(self, job)
 
     def fold(self) -> None:
-        """Bring the log into the file now: what stands nowhere else must not hang on a log that a crash leaves.
+        """Checkpoint the log into the database file.
 
-        Only here does the file change while a process works. It waits for those who look, so they see no half of it.
+        This is the only place where the file changes while the run is open for writing. It waits for readers, so that
+        none sees a half-written file. Callers use it for data that exists nowhere else and must not depend on a log.
         """
-        with undisturbed(self.path.parent), self.errors():
+        with exclusive_section(self.path.parent), self.errors():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
 
     def rebuild(self) -> None:
-        """Make the file canonical now, and go on."""
-        with undisturbed(self.path.parent):
+        """Rewrite the file in canonical form and continue writing."""
+        with exclusive_section(self.path.parent):
             self.close_canonical()
             with self.errors():
                 self._connection = _connect(self.path)
 
     def close(self) -> None:
-        """Close as it is (a WAL that is left is recovered by the next opening)."""
+        """Close without rebuilding. The next opening recovers a log that is left."""
         self._connection.close()
 
     def canonical_bytes(self) -> bytes:
-        """What the file would be if it were rebuilt from its content alone, as it is whenever it is closed."""
+        """Return the bytes that closing would write: the file rebuilt from its content alone."""
         with self.errors(), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
             data = Door(self.path.parent).read(self.path.name, read_only.LARGEST_IMAGE)
             copy.deserialize(without_log(data))
@@ -171,7 +172,7 @@ class Database:
         return canonical_header(rebuilt[:PAGE]) + rebuilt[PAGE:]
 
     def close_canonical(self) -> None:
-        """Fold the WAL in, rebuild the file from its content alone, and close."""
+        """Checkpoint the log, rebuild the file from its content alone, and close."""
         with storage_errors(self.path), self.errors():
             try:
                 self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -179,12 +180,12 @@ class Database:
             finally:
                 self._connection.close()
         with storage_errors(self.path):
-            sync_directory(self.path.parent)  # the log is gone for good before another file takes the place of its own
+            sync_directory(self.path.parent)  # the log's removal must be durable before the file is replaced
             rebuilt.replace(self.path)
             sync_directory(self.path.parent)
 
     def _rebuilt(self) -> Path:
-        """A canonical copy beside the file, durable but for its name."""
+        """Write a canonical copy next to the file, fsync it, and return its temporary path."""
         rebuilt = self.path.with_name(self.path.name + TEMPORARY)
         discard(rebuilt)
         create_private(rebuilt)  # seeds are secret
@@ -204,7 +205,7 @@ class Database:
 
 
 def discard(rebuilt: Path) -> None:
-    """Take away a copy that was not finished, and the journal that SQLite keeps while it makes one."""
+    """Delete an unfinished copy and the journal that SQLite keeps while writing one."""
     for path in (rebuilt.with_name(rebuilt.name + read_only.JOURNAL), rebuilt):
         path.unlink(missing_ok=True)
 
@@ -224,12 +225,12 @@ def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:
 
 
 def _connection(path: Path) -> sqlite3.Connection:
-    """Two threads may use it in turns (see ``write_behind``), never at once."""
+    """Open a connection that two threads may use in turn (see ``write_behind``), never at the same time."""
     return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    """To write."""
+    """Open an existing database for writing."""
     connection = _connection(path)
     try:
         _prepare(connection)
@@ -252,5 +253,5 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _disk_is_full(path: Path) -> bool:
-    """SQLite says "I/O error" where it could not make room for its WAL."""
+    """SQLite reports a full disk as "disk I/O error" when it cannot extend its WAL."""
     return shutil.disk_usage(path.parent).free < _ROOM

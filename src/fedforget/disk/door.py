@@ -1,7 +1,7 @@
-"""The one door to the files of a run, which trusts nothing in the directory: an auditor opens runs made by others.
+"""Safe access to the files of a run directory that may be hostile: an auditor opens runs made by others.
 
-A file is opened below the run's own directory by descriptor, component by component. Links are never followed, nothing
-but a regular file is read (a pipe would hang, a device would never end), and never more of it than its kind may have.
+Every file is opened relative to a descriptor of its directory. ``Door`` never follows links, reads only regular files
+(a pipe would block, a device could be endless), and reads at most the number of bytes that the caller allows.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KINDS = (
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The way to the files of ``run``, or of one directory in it. Holds nothing open."""
+    """Access to the files of ``run``, or of its subdirectory ``inner``. Keeps no descriptor open."""
 
     run: Path
     inner: str = ""
@@ -40,12 +40,12 @@ class Door:
         return self.run / self.inner
 
     def size(self, name: str) -> int | None:
-        """Bytes of a regular file; None if there is nothing of that name."""
+        """Return the size of a regular file in bytes, or None if it does not exist."""
         found = self.status(name)
         return None if found is None else found.st_size
 
     def status(self, name: str) -> os.stat_result | None:
-        """What the system knows of a regular file; None if there is nothing of that name."""
+        """Return the stat result of a regular file, or None if it does not exist."""
         try:
             with self.directory() as directory:
                 found = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -57,7 +57,7 @@ class Door:
 
     @contextlib.contextmanager
     def opened(self, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """A descriptor of a regular file, closed afterwards. Raises FileNotFoundError, among others."""
+        """Open a regular file for the block and yield its descriptor. Raises OSError, for example FileNotFoundError."""
         descriptor = self.open(name, flags)
         try:
             yield descriptor
@@ -65,9 +65,9 @@ class Door:
             os.close(descriptor)
 
     def open(self, name: str, flags: int = os.O_RDONLY, mode: int = 0o600) -> int:
-        """A descriptor of a regular file, which the caller closes."""
-        self.status(name)  # opening a device can have effects of its own
-        with self.directory() as directory, _shortage_is_told(self.path / name):
+        """Open a regular file and return its descriptor, which the caller closes."""
+        self.status(name)  # merely opening a device can have side effects
+        with self.directory() as directory, _shortage_as_storage_failed(self.path / name):
             descriptor = os.open(name, flags | _FILE, mode, dir_fd=directory)
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
@@ -76,7 +76,7 @@ class Door:
         return descriptor
 
     def read(self, name: str, most: int) -> bytes:
-        """All of a file that has at most so many bytes."""
+        """Return the content of a file; raise RunDamaged if it has more than ``most`` bytes."""
         with self.opened(name) as descriptor:
             size = os.fstat(descriptor).st_size
             if size > most:
@@ -84,7 +84,7 @@ class Door:
             return b"".join(chunks(descriptor))
 
     def names(self, suffix: str) -> list[str]:
-        """The names in the directory that end so, sorted; none if there is no directory."""
+        """Return the sorted names in the directory that end with ``suffix``; empty if the directory is missing."""
         try:
             with self.directory() as directory:
                 return sorted(name for name in os.listdir(directory) if name.endswith(suffix))  # noqa: PTH208 (by descriptor)
@@ -92,7 +92,7 @@ class Door:
             return []
 
     def is_there(self) -> bool:
-        """Whether the directory itself exists. A link, or a file, in its place is refused."""
+        """Return whether the directory exists. Raises RunDamaged if ``inner`` is a link or a file."""
         try:
             with self.directory():
                 return True
@@ -100,7 +100,7 @@ class Door:
             return False
 
     def require_own(self, name: str) -> None:
-        """Refuse to write into a file that has a second name: that would change the other one as well."""
+        """Refuse to write a file with a second hard link: writing would change that one too."""
         found = self.status(name)
         if found is not None and found.st_nlink > 1:
             raise RunDamaged(
@@ -110,8 +110,8 @@ class Door:
 
     @contextlib.contextmanager
     def directory(self) -> Iterator[int]:
-        """A descriptor of the directory, closed afterwards."""
-        with _shortage_is_told(self.run):
+        """Open the directory for the block and yield its descriptor."""
+        with _shortage_as_storage_failed(self.run):
             descriptor = os.open(self.run, _DIRECTORY)
         try:
             if self.inner:
@@ -125,7 +125,7 @@ class Door:
         found = os.stat(self.inner, dir_fd=run, follow_symlinks=False)
         if not stat.S_ISDIR(found.st_mode):
             raise self._not_a("directory", self.path, found.st_mode)
-        with _shortage_is_told(self.path):
+        with _shortage_as_storage_failed(self.path):
             return os.open(self.inner, _DIRECTORY | os.O_NOFOLLOW, dir_fd=run)
 
     @staticmethod
@@ -135,8 +135,8 @@ class Door:
 
 
 @contextlib.contextmanager
-def _shortage_is_told(path: Path) -> Iterator[None]:
-    """That the system has no room for another open file says nothing about this one."""
+def _shortage_as_storage_failed(path: Path) -> Iterator[None]:
+    """Raise StorageFailed when descriptors or memory run out: that says nothing about the file itself."""
     try:
         yield
     except OSError as error:
@@ -146,7 +146,7 @@ def _shortage_is_told(path: Path) -> Iterator[None]:
 
 
 def chunks(descriptor: int) -> Iterator[bytes]:
-    """What a regular file held when this began, from its start: never more, however it grows meanwhile."""
+    """Yield the content of a regular file, up to the size it has at the start, even if it grows meanwhile."""
     left, place = os.fstat(descriptor).st_size, 0
     while left > 0:
         chunk = os.pread(descriptor, min(left, _CHUNK), place)

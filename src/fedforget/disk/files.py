@@ -1,4 +1,4 @@
-"""Files that are whole or not there: temporary name, fsync, rename, fsync of the directory."""
+"""Atomic, durable file writes: temporary name, fsync, rename, fsync of the directory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TEMPORARY = ".tmp"
 
 
 def new_hasher() -> hashlib.blake2b:
-    """For what is read piece by piece; see ``digest``."""
+    """Return the hash object behind ``digest``, for content that is read in chunks."""
     return hashlib.blake2b(digest_size=32)
 
 
@@ -26,7 +26,7 @@ def digest(data: bytes) -> str:
 
 @contextlib.contextmanager
 def storage_errors(path: Path, but: type[OSError] | tuple[type[OSError], ...] = ()) -> Iterator[None]:
-    """Say which file the operating system refused, and what to do; errors of the kinds ``but`` are the caller's."""
+    """Turn an OSError of the block into StorageFailed with path and remedy. Errors of type ``but`` pass unchanged."""
     try:
         yield
     except but:
@@ -41,12 +41,12 @@ def storage_failure(path: Path, error: OSError) -> StorageFailed:
             f"no space left to write {path}", hint="free some space and give the same command again; nothing was lost"
         )
     return StorageFailed(
-        f"cannot write {path}: {error.strerror or error}", hint="mend the cause and give the same command again"
+        f"cannot write {path}: {error.strerror or error}", hint="fix the cause and give the same command again"
     )
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
-    """Create or replace a file in one step that survives a power cut. ``mode``: never wider, not even for a moment."""
+    """Create or replace a file atomically and durably. Its permissions are never wider than ``mode``."""
     temporary = path.with_name(path.name + TEMPORARY)
     with storage_errors(path):
         try:
@@ -64,13 +64,13 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
 
 
 def create_private(path: Path) -> None:
-    """An empty file that its owner alone can read, for SQLite to fill; its logs get the same mode."""
+    """Create an empty file that only its owner can read. SQLite fills it and gives its log the same mode."""
     with storage_errors(path):
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o600))
 
 
 def path_of(given: object, what: str) -> Path:
-    """The path that a caller gives, if the operating system can take it as one."""
+    """Return the caller's argument as a path; raise InvalidInput if it cannot be one."""
     try:
         path = Path(given)  # type: ignore[arg-type]
         if b"\0" not in os.fsencode(path):
@@ -83,7 +83,7 @@ def path_of(given: object, what: str) -> Path:
 
 
 def require_place(path: Path) -> Path:
-    """Where to write what a user wants at this place: links are followed, and what is no file is not replaced."""
+    """Resolve the path of an output file, following links. Refuse to replace anything but a regular file."""
     with storage_errors(path):
         place = path.resolve()
         if place.exists() and not place.is_file():

@@ -1,11 +1,10 @@
-"""One process at a time works on a run; others may look at it meanwhile.
+"""Locks of a run: one writer at a time, any number of readers.
 
-A process that works holds a POSIX record lock on ``RUN/lock``: child processes don't inherit it, and it ends with its
-holder. A process that looks holds a shared lock on the run directory for that time; the working one waits for them, and
-keeps new ones out, while it changes or replaces a database file. The way in leads past a second lock, on ``models/``,
-so that those who look can't follow one another so closely that the working process never gets its turn. A process that
-needs the run at rest for long (``verify``) also shares ``RUN/lock``, so that no other begins to work. Looking writes
-nothing.
+The writer holds a POSIX record lock on ``RUN/lock`` (``RunLock``). Child processes do not inherit it, and it ends with
+its holder. A reader holds a shared lock on the run directory (``shared_lock``). While the writer changes or replaces a
+database file it excludes readers (``exclusive_section``). Both first pass a gate, a lock on ``models/``, so that a
+stream of overlapping readers cannot starve the writer. A reader that needs the run unchanged for long, such as
+``verify``, also shares ``RUN/lock`` (``require_idle``), which keeps writers out. Readers write nothing.
 """
 
 from __future__ import annotations
@@ -28,13 +27,15 @@ NAME, _MODELS = "lock", "models"
 _PAUSE = 0.002
 _TAKEN = (errno.EACCES, errno.EAGAIN)
 
-_held: set[str] = set()  # record locks don't exclude the process that holds them,
-_shared: dict[str, tuple[int, int]] = {}  # and closing one descriptor of a file ends all of them: one for all who share
+# A record lock does not exclude its own process, and closing any descriptor of the file releases all of them. So this
+# process keeps its own account: the runs it writes, and per run one shared descriptor with a count of its users.
+_held: set[str] = set()
+_shared: dict[str, tuple[int, int]] = {}
 _guard = threading.Lock()
 
 
 class RunLock:
-    """A context manager that holds ``RUN/lock``."""
+    """Holds ``RUN/lock`` exclusively. Raises RunBusy if another process or thread uses the run."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -56,7 +57,7 @@ class RunLock:
                 raise _busy(self._run, f"process {holder}" if holder.isdigit() else "another process") from error
             _held.add(key)
         self._descriptor = descriptor
-        with contextlib.suppress(OSError):  # a full disk has no room for a number; the lock holds all the same
+        with contextlib.suppress(OSError):  # the pid is only informative: on a full disk the lock holds without it
             os.ftruncate(descriptor, 0)
             os.pwrite(descriptor, str(os.getpid()).encode(), 0)
         return self
@@ -70,10 +71,10 @@ class RunLock:
 
 
 @contextlib.contextmanager
-def at_rest(run: Path) -> Iterator[None]:
-    """While this lasts, no process begins to work on the run; refused with RunBusy if one does.
+def require_idle(run: Path) -> Iterator[None]:
+    """Keep writers out of the run for the block. Raises RunBusy if a process is writing it.
 
-    Where there is no file ``lock`` no process has ever worked; one that begins now waits for ``looking``.
+    Without a file ``lock`` the run has never been opened for writing; a first writer waits for ``shared_lock``.
     """
     key = _key(run)
     with _guard:
@@ -96,16 +97,16 @@ def at_rest(run: Path) -> Iterator[None]:
 
 
 def is_at_work(run: Path) -> bool:
-    """Whether a process, this one included, works on the run now."""
+    """Return whether a process, including this one, has the run open for writing."""
     try:
-        with at_rest(run):
+        with require_idle(run):
             return False
     except RunBusy:
         return True
 
 
 def _share(run: Path) -> int | None:
-    """A descriptor of ``RUN/lock`` that is locked together with others; None if there is no such file."""
+    """Take a shared lock on ``RUN/lock`` and return its descriptor; None if the file does not exist."""
     try:
         with storage_errors(run / NAME, but=FileNotFoundError):
             descriptor = Door(run).open(NAME)
@@ -131,8 +132,8 @@ def _busy(run: Path, holder: str) -> RunBusy:
 
 
 @contextlib.contextmanager
-def looking(run: Path) -> Iterator[None]:
-    """While this lasts, no process changes or replaces a database file of the run."""
+def shared_lock(run: Path) -> Iterator[None]:
+    """Hold the readers' lock for the block: no process changes or replaces a database file of the run."""
     with _locked(Door(run, _MODELS), fcntl.LOCK_EX), contextlib.ExitStack() as inside:
         inside.enter_context(_locked(Door(run), fcntl.LOCK_SH))
         leave = inside.pop_all()
@@ -141,8 +142,8 @@ def looking(run: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def undisturbed(run: Path) -> Iterator[None]:
-    """While this lasts, no process looks at the run."""
+def exclusive_section(run: Path) -> Iterator[None]:
+    """Exclude readers for the block, after waiting for those that are reading."""
     with _locked(Door(run, _MODELS), fcntl.LOCK_EX), _locked(Door(run), fcntl.LOCK_EX):
         yield
 
@@ -153,7 +154,7 @@ def _locked(directory: Door, kind: int) -> Iterator[None]:
         try:
             with storage_errors(directory.path, but=FileNotFoundError):
                 descriptor = held.enter_context(directory.directory())
-        except FileNotFoundError:  # the caller that needs it says so
+        except FileNotFoundError:  # the caller reports a missing directory
             yield
             return
         _wait_for(descriptor, kind, directory.run)

@@ -1,7 +1,7 @@
-"""What a database file must be before SQLite sees it: its header, and the shape of its trees.
+"""Checks of a database file before SQLite opens it: the header and the shape of the B-trees.
 
-SQLite reads trees of any shape, and some take it for ever: pages that refer to each other many times over, or one below
-the other without end.
+SQLite accepts B-trees of any shape, and crafted ones keep it busy practically forever: pages that are referenced many
+times, or chains of pages without end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 
 PAGE = 4096
 _MAGIC = b"SQLite format 3\0"
-_DEEPEST = 20  # as many levels as a cursor of SQLite can go down
+_DEEPEST = 20  # levels that a SQLite cursor can descend
 _INTERIOR, _LEAVES = (2, 5), (10, 13)
 _FIRST_HEADER = 100  # bytes before the tree in page 1
 _WAL_FORMAT = b"\2\2"  # bytes 18 and 19: commits go to a write-ahead log
@@ -20,7 +20,7 @@ _SCHEMA_FORMAT = struct.pack(">IIII", 4, 0, 0, 1)  # bytes 44 to 59: no vacuum b
 
 
 def header_problem(head: bytes, size: int) -> str | None:
-    """What is wrong with the beginning of a file of this size; None if nothing is."""
+    """Return what is wrong with the first page of a file of this size, or None."""
     if size == 0:
         return "it is empty"
     if len(head) < PAGE or head[:16] != _MAGIC:
@@ -35,12 +35,12 @@ def header_problem(head: bytes, size: int) -> str | None:
 
 
 def version_of(head: bytes) -> int:
-    """The format that a database says it has."""
+    """Return the format version in a database header."""
     return int(struct.unpack_from(">I", head, 60)[0])
 
 
 def canonical_header(head: bytes) -> bytes:
-    """The same header, without the counters of changes: the one thing that content doesn't fix."""
+    """Return the header with its change counters reset: the only bytes that content does not determine."""
     made = bytearray(head)
     made[18:20] = _WAL_FORMAT
     for counter in (24, 40, 92):  # changes, changes of the schema, and the change that the size is of
@@ -49,12 +49,12 @@ def canonical_header(head: bytes) -> bytes:
 
 
 def without_log(head: bytes) -> bytes:
-    """The same header for a database that has no write-ahead log."""
+    """Return the header of the same database in rollback mode, without a write-ahead log."""
     return head[:18] + _PLAIN_FORMAT + head[20:]
 
 
 def tree_problem(page: Callable[[int], bytes], pages: int, roots: Iterable[int]) -> str | None:
-    """Whether each page is reached at most once, over few levels; ``page`` gives the bytes of one, counted from 1."""
+    """Return why the pages below ``roots`` are no shallow trees, or None. ``page(n)`` returns page n, from 1."""
     seen: set[int] = set()
     level = list(roots)
     for _ in range(_DEEPEST):
@@ -74,7 +74,7 @@ def tree_problem(page: Callable[[int], bytes], pages: int, roots: Iterable[int])
 
 
 def _children(page: bytes, start: int) -> list[int] | None:
-    """The pages below one; None if it is no page of a tree."""
+    """Return the child pages of a B-tree page, or None if it is not one."""
     kind = page[start]
     if kind in _LEAVES:
         return []

@@ -1,4 +1,4 @@
-"""JSON and TOML from files of a run: whatever is wrong with a text, however deep it nests, is a ValueError."""
+"""Parse JSON and TOML from files of a run. Every malformed, oversized or deeply nested text raises ValueError."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from fedforget.errors import RunDamaged
 
-LONGEST = 2**25  # bytes or characters of JSON: parsed, a text can take twenty times its size
-_MOST_PARTS = 2**21  # lists and objects in it
+LONGEST = 2**25  # bytes or characters of JSON; parsed, it can take twenty times as much memory
+_MOST_PARTS = 2**21  # lists and objects in one text
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -24,15 +24,15 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:
-    """A JSON object."""
+    """Parse a JSON object; ValueError for any other value."""
     found = parse_json(text)
     if not isinstance(found, dict):
-        raise ValueError("it is not an object")  # noqa: TRY004 (whatever is wrong with a text is a ValueError)
+        raise ValueError("it is not an object")  # noqa: TRY004 (every bad text raises ValueError)
     return found
 
 
 def parse_names(text: str, path: Path) -> dict[str, str]:
-    """Texts by their names, from a database; anything else is damage."""
+    """Parse a JSON object of strings from the database at ``path``; anything else raises RunDamaged."""
     try:
         found = parse_object(text)
     except ValueError as error:

@@ -1,9 +1,9 @@
-"""Looking at a database without writing a byte, whatever is in it and beside it.
+"""Read-only access to a database that may be hostile. Nothing is ever written, not even by SQLite.
 
-A database at rest is opened as a file that never changes: SQLite then looks for no log and no journal, and locks
-nothing. Where a log holds commits (a process is at work, or was killed), the file and the committed frames of the log
-make an image in memory. Nothing is asked of either before its header, its trees, its schema and its rows are as they
-must be. The caller holds ``lock.looking``, so that no process folds a log in meanwhile.
+A closed database is opened as immutable: SQLite then looks for no log or journal, and takes no lock. If a log holds
+commits (a process is writing, or was killed), the file and the committed frames of the log are combined in memory.
+Header, B-trees, schema and rows are validated before any query runs. The caller holds ``lock.shared_lock``, so no
+process checkpoints the log meanwhile.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, RunTooOld, S
 
 JOURNAL = "-journal"
 LARGEST_IMAGE = 2**28
-_TICK = 100_000  # instructions of SQLite's machine between two looks at the clock of a statement
-_TICKS, _BYTES_A_TICK = 1000, 2000  # so many for a small file, and one more for so many bytes
+_TICK = 100_000  # virtual machine instructions between two calls of ``Bound``
+_TICKS, _BYTES_A_TICK = 1000, 2000  # ticks allowed for an empty file, and bytes that allow one more
 BACKUP = "restore it from a backup; see `fedforget doctor`"
 Page = Callable[[int], bytes]  # the bytes of a page, counted from 1
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid"
@@ -34,7 +34,7 @@ _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid"
 
 @dataclass(slots=True)
 class Bound:
-    """Ends a statement that runs far longer than the size of the file explains."""
+    """A progress handler that interrupts a statement which runs far longer than the file size explains."""
 
     most: int
     ticks: int = field(default=0)
@@ -45,7 +45,7 @@ class Bound:
 
 
 def connect(path: Path, schema: str, version: int) -> tuple[sqlite3.Connection, Bound]:
-    """A connection to a database as it is now, checked; read-only if the file is at rest, private if it isn't."""
+    """Open a validated connection: on the immutable file if it was closed properly, else on a copy in memory."""
     door = Door(path.parent)
     if door.status(path.name) is None:
         raise RunDamaged(f"{path} is missing", hint="restore it from a backup; it cannot be derived again")
@@ -80,7 +80,7 @@ def _on_disk(descriptor: int) -> tuple[Page, int]:
 
 
 def refuse_journal(path: Path) -> None:
-    """FedForget writes no rollback journals. SQLite obeys one that it finds, and can delete files elsewhere for it."""
+    """Refuse a rollback journal. FedForget writes none, and SQLite would replay it and delete files that it names."""
     journal = path.with_name(path.name + JOURNAL)
     if os.path.lexists(journal):
         raise RunDamaged(
@@ -89,13 +89,13 @@ def refuse_journal(path: Path) -> None:
 
 
 def private(path: Path) -> sqlite3.Connection:
-    """The same in memory, where it may be changed. It was checked before."""
+    """Open a copy of an already validated database in memory, where the caller may change it."""
     door = Door(path.parent)
     return _open(path, _image(door, path) or bytearray(door.read(path.name, LARGEST_IMAGE)))
 
 
 def _image(door: Door, path: Path) -> bytearray | None:
-    """The database with the commits of its log; None if it has none."""
+    """Return the database with the commits of its log applied, or None if there are none."""
     if not door.size(path.name + wal.SUFFIX):
         return None
     with door.opened(path.name + wal.SUFFIX) as log_file, door.opened(path.name) as file:
@@ -104,8 +104,8 @@ def _image(door: Door, path: Path) -> bytearray | None:
             return None
         if log.pages * PAGE > LARGEST_IMAGE:
             raise StorageFailed(
-                f"{path} is too large to be looked at while its log holds commits",
-                hint="wait until no process works on the run; after a crash give `fedforget train` first",
+                f"{path} is too large to read while its log holds commits",
+                hint="wait until no process uses the run; after a crash give `fedforget train` first",
             )
         image = bytearray(os.pread(file, log.pages * PAGE, 0))
         image += bytes(log.pages * PAGE - len(image))
@@ -135,7 +135,7 @@ def too_old(path: Path) -> RunTooOld:
 
 
 def _open(path: Path, image: bytearray | None) -> sqlite3.Connection:
-    """Two threads may use it in turns (see ``write_behind``), never at once."""
+    """Open a connection that two threads may use in turn (see ``write_behind``), never at the same time."""
     if image is None:
         where = f"{path.absolute().as_uri()}?mode=ro&immutable=1"
         return sqlite3.connect(where, uri=True, isolation_level=None, check_same_thread=False)
@@ -146,14 +146,14 @@ def _open(path: Path, image: bytearray | None) -> sqlite3.Connection:
 
 
 def guard(connection: sqlite3.Connection) -> None:
-    """Settings for content that is not to be trusted."""
+    """Apply SQLite's settings for untrusted content."""
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST)
     for setting in ("trusted_schema=OFF", "cell_size_check=ON", "mmap_size=0"):
         connection.execute(f"PRAGMA {setting}").fetchall()
 
 
 def _check_schema(path: Path, connection: sqlite3.Connection, schema: str) -> None:
-    """Exactly our tables, to the letter: no views, triggers, indexes or other columns are asked for anything."""
+    """Require exactly our tables, character by character: no views, triggers, indexes or extra columns."""
     if connection.execute(_SCHEMA).fetchall() != _as_made(schema):
         raise RunDamaged(f"{path} is damaged: its tables are not those of a run", hint=BACKUP)
 
@@ -166,16 +166,16 @@ def _as_made(schema: str) -> list[tuple[str, ...]]:
 
 
 def _constraint_problem(connection: sqlite3.Connection, schema: str) -> str | None:
-    """Which table holds a value that it may not; SQLite itself leaves CHECKs out where a file is read-only."""
+    """Evaluate our CHECK constraints, which SQLite skips on read-only files. Returns a problem, or None."""
     for table, conditions in _constraints(schema):
         if connection.execute(f"SELECT 1 FROM {table} WHERE NOT ({conditions}) LIMIT 1").fetchone():  # noqa: S608 (ours)
-            return f"its table {table} holds a value that cannot be right"
+            return f"its table {table} holds an invalid value"
     return None
 
 
 @cache
 def _constraints(schema: str) -> list[tuple[str, str]]:
-    """Every table with all that its CHECK constraints say."""
+    """Return each table with the conjunction of its CHECK constraints."""
     return [(name, " AND ".join(_checks(sql)) or "1") for _, name, _, sql in _as_made(schema)]
 
 
@@ -193,13 +193,13 @@ def require(path: Path, problem: str | None) -> None:
         raise RunDamaged(f"{path} is damaged: {problem}", hint=BACKUP)
 
 
-def told(path: Path, error: Exception) -> FedForgetError:
-    """Our error for one of SQLite's while a database is only looked at: the content is wrong, or memory is short."""
+def as_own_error(path: Path, error: Exception) -> FedForgetError:
+    """Return our error for an error of SQLite while reading: StorageFailed or RunDamaged."""
     text = str(error)
     if isinstance(error, sqlite3.OperationalError) and ("unable to open" in text or "disk I/O" in text):
         return StorageFailed(f"cannot read {path}: {text}", hint="check the disk and permissions")
     if isinstance(error, UnicodeError) or "decode to UTF-8" in text:
-        text = "it holds what is no text"
+        text = "it holds invalid UTF-8"
     if text == "interrupted":
         text = "reading it takes far longer than its size explains"
     return RunDamaged(f"{path} is damaged: {text[:200]}", hint=BACKUP)

@@ -1,8 +1,8 @@
-"""Write-ahead logs, read without SQLite: whether one is whole, and the pages that its commits leave.
+"""Read SQLite write-ahead logs without SQLite: check their integrity and collect the committed pages.
 
-SQLite reads a log up to the first frame whose checksum is wrong, and takes what follows for a commit that was under way
-when the power failed. There can be one of those: the next begins when it is on disk. So two commits or more behind a
-wrong checksum are damage, and would be lost without a word.
+SQLite reads a log up to the first wrong checksum and silently drops the rest as a commit that a power cut interrupted.
+At most one commit can be interrupted, because the next one starts only after it is on disk. Two or more commits behind
+a wrong checksum are therefore damage, which we report and SQLite would not.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ SUFFIX = "-wal"
 _HEADER, _FRAME_HEADER = 32, 24
 _FRAME = _FRAME_HEADER + PAGE
 _VERSION = 3007000
-_MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # which says how the words of a checksum are read
-_ROOM = 2**26  # bytes that a log may have beside a small database,
-_TIMES = 4  # and so many times the size of a large one
+_MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # the byte order of the checksum's words
+_ROOM = 2**26  # a log may have this many bytes,
+_TIMES = 4  # plus this many times the size of its database
 
 Sums = tuple[int, int]
 
 
 @dataclass(slots=True)
 class Log:
-    """What the commits of a log leave: where the last version of each page stands, and how many pages there are."""
+    """The committed content of a log: the offset of the last version of each page, and the number of pages."""
 
     pages: int = 0
     places: dict[int, int] = field(default_factory=dict)  # page → offset in the log
@@ -43,8 +43,8 @@ def has_content(database: Path) -> bool:
     return bool(Door(database.parent).size(database.name + SUFFIX))
 
 
-def problem_of(database: Path) -> str | None:
-    """What is wrong with the log beside a database; None if nothing is, or there is no log."""
+def find_problem(database: Path) -> str | None:
+    """Return what is wrong with the log of a database; None if it is sound or does not exist."""
     try:
         with Door(database.parent).opened(database.name + SUFFIX) as descriptor:
             read(descriptor, database)
@@ -56,7 +56,7 @@ def problem_of(database: Path) -> str | None:
 
 
 def read(descriptor: int, database: Path) -> Log:
-    """The committed frames of an open log; raises RunDamaged if it is not as it was written."""
+    """Return the committed frames of an open log; raise RunDamaged if it was altered."""
     path, size = database.with_name(database.name + SUFFIX), os.fstat(descriptor).st_size
     most = _ROOM + _TIMES * (Door(database.parent).size(database.name) or 0)
     if size > most:
@@ -82,7 +82,7 @@ def read(descriptor: int, database: Path) -> Log:
         elif ours and pages:
             behind += 1
     if behind > 1:
-        raise _damaged(path, f"{behind} commits stand behind one that is torn or altered")
+        raise _damaged(path, f"{behind} commits follow one that is torn or altered")
     return log
 
 
@@ -98,7 +98,7 @@ def _begun(head: bytes, path: Path) -> tuple[str, Sums]:
 
 
 def _frames(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Where each frame begins, and its bytes, as far as the log goes."""
+    """Yield the offset and the bytes of each complete frame."""
     for place in range(_HEADER, size - _FRAME + 1, _FRAME):
         yield place, os.pread(descriptor, _FRAME, place)
 
@@ -115,9 +115,9 @@ _FIBONACCI = _fibonacci((8 + PAGE) // 4 + 2)
 
 
 def _checksum(data: bytes, order: str, before: Sums = (0, 0)) -> Sums:
-    """SQLite's: two sums that feed each other, over pairs of words: first += even + second, second += odd + first.
+    """SQLite's WAL checksum: for each pair of words, first += even + second, then second += odd + first.
 
-    That is linear, so each word counts with a weight, which is a Fibonacci number.
+    This is linear in the words, and the weight of each word is a Fibonacci number.
     """
     words = np.frombuffer(data, order).astype(np.uint64)
     pairs = len(words) // 2

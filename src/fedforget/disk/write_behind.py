@@ -1,8 +1,8 @@
-"""Writes on their way to disk while the next round is computed: one thread, strictly in order.
+"""A write-behind queue: one thread writes to disk, in order, while the next round is computed.
 
-Order is what durability needs: a round's first uses are on disk before its commit is, so a crash at any moment leaves
-the state after some round, as if every write had been waited for. A failure stops the queue: nothing that comes after
-it is written, and whoever touches the store next is told.
+The order makes crashes safe: a round's first uses are on disk before its commit, so a crash at any moment leaves the
+state after some round, as with synchronous writes. The first failure stops the queue: later writes are dropped, and the
+next call of ``flush`` or ``finish`` raises it.
 """
 
 from __future__ import annotations
@@ -18,45 +18,45 @@ from queue import SimpleQueue
 from fedforget.errors import OutOfMemory
 
 _NICENESS = 10
-_PATIENCE = 20.0  # seconds for a thread to start
+_PATIENCE = 20.0  # seconds to wait for the thread to start
 
 
-def _give_way() -> None:
-    """Let the writer use what the workers leave: a round ends with its slowest one, and writes have until then.
+def _lower_priority() -> None:
+    """Lower the writer's priority below the workers': a round waits for its slowest worker, its writes can wait longer.
 
-    Where writes and rounds are short, whoever gives way is late instead.
+    Not useful when writes and rounds are short: then the writer itself becomes the bottleneck.
     """
-    if sys.platform == "linux":  # where each thread has a priority of its own
+    if sys.platform == "linux":  # the only system with a priority per thread
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
 
 
 class WriteBehind:
-    """A queue of writes. Each belongs to an owner, who has at most one under way.
+    """A queue of writes. Each belongs to an owner (a database), which has at most one pending write.
 
-    An owner waits for its own writes only, so that clients can be looked up while a model is written. Everybody else
-    waits for all of them: what the record says was done is done.
+    An owner waits only for its own write, so clients can be queried while a model is being written. Any other caller
+    waits for all of them, so the record never claims more than is on disk.
     """
 
-    def __init__(self, *, gives_way: bool = False) -> None:
-        self._gives_way = gives_way
+    def __init__(self, *, low_priority: bool = False) -> None:
+        self._low_priority = low_priority
         self._queue: SimpleQueue[tuple[Callable[[], None], Future[None]] | None] = SimpleQueue()
-        self._under_way: dict[object, Future[None]] = {}
+        self._pending: dict[object, Future[None]] = {}
         self._failure: BaseException | None = None
-        self._writer: int | None = None  # the thread that writes; it starts with the first write
+        self._writer: int | None = None  # the id of the writing thread, which starts with the first write
         self._ended = threading.Event()
 
     def submit(self, owner: object, write: Callable[[], None]) -> None:
-        """Write after everything that was submitted before."""
-        if owner in self._under_way:
-            self.settle(owner)
+        """Queue a write, after flushing the owner's previous one."""
+        if owner in self._pending:
+            self.flush(owner)
         if self._writer is None:
             self._start()
         done: Future[None] = Future()
         self._queue.put((write, done))
-        self._under_way[owner] = done
+        self._pending[owner] = done
 
     def _start(self) -> None:
-        """``threading.Thread.start`` would wait for ever where memory is so short that the thread ends as it begins."""
+        """Start the thread. ``threading.Thread.start`` hangs if the new thread dies at once for lack of memory."""
         began = threading.Event()
         try:
             start_new_thread(self._serve, (began,))
@@ -67,8 +67,8 @@ class WriteBehind:
 
     def _serve(self, began: threading.Event) -> None:
         self._writer = threading.get_ident()
-        if self._gives_way:
-            _give_way()
+        if self._low_priority:
+            _lower_priority()
         began.set()
         while (job := self._queue.get()) is not None:
             write, done = job
@@ -83,22 +83,22 @@ class WriteBehind:
             except BaseException as error:  # noqa: BLE001 (raised for the next caller)
                 self._failure = error
 
-    def settle(self, party: object = None) -> None:
-        """Wait until everything that this party relies on is on disk. Inside a write there is nothing to wait for."""
+    def flush(self, owner: object = None) -> None:
+        """Wait for the pending write of ``owner``, or for all writes if it has none. Returns at once inside a write."""
         if threading.get_ident() == self._writer:
             return
-        wait([self._under_way[party]] if party in self._under_way else list(self._under_way.values()))
+        wait([self._pending[owner]] if owner in self._pending else list(self._pending.values()))
         if self._failure is not None:
             raise self._failure
 
     def stop(self) -> None:
-        """Wait for everything, and end."""
+        """Wait for all writes and end the thread. Raises nothing."""
         if self._writer is not None and not self._ended.is_set():
             self._queue.put(None)
             self._ended.wait()
 
     def finish(self) -> None:
-        """The same, and say what went wrong."""
+        """Wait for all writes, end the thread, and raise the first failure."""
         self.stop()
         if self._failure is not None:
             raise self._failure

@@ -1,1 +1,1 @@
-"""Proof: laws by enumeration, and replay."""
+"""Evidence of exactness: laws by enumeration, verification by replay, signed receipts."""

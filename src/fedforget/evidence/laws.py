@@ -1,8 +1,8 @@
 """Exactness in law, by enumeration: the production code run over every order of priorities of a tiny world.
 
-An oracle stands in for the PRF. At each address it walks every order of the ids that are there, each with its exact
-probability; learn, forget and rewind are the ones that ship. The "model" of a round is the tuple of batches that built
-it, appended to the model before, so a history is read out of the *stored* models and never derived again.
+An oracle replaces the PRF: at each address it enumerates every order of the ids, with exact probabilities. The code of
+learn, forget and rewind is the one that ships. The "model" of a round is the previous model plus the tuple of the
+batches drawn in that round, so the history is read from the *stored* model and never derived again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _orders(size: int) -> tuple[tuple[int, ...], ...]:
 
 
 class Oracle:
-    """Priorities for one combination of orders: ``choices`` names the order at each address, as they are asked for."""
+    """Priorities for one combination of orders. ``choices`` holds the order of each address, in order of first use."""
 
     def __init__(self, choices: Sequence[int]) -> None:
         self._choices = list(choices)
@@ -80,7 +80,7 @@ class Oracle:
 
 
 def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None = None) -> Law:
-    """The law of ``run``'s result over every order of priorities that it looks at."""
+    """Return the law of ``run``'s result over every order of the priorities that it draws."""
     law: Law = {}
     choices: list[int] | None = []
     count = 0
@@ -96,7 +96,7 @@ def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None
 
 
 class _BatchesAreTheModel:
-    """A learner whose local model is the tuple of its batches, an aggregator that appends a round to the history."""
+    """A learner whose local model is the tuple of its batches, and an aggregator that appends rounds to the history."""
 
     def __init__(self, world: World) -> None:
         self._labels = {canonical_id(client): client for client in world}
@@ -199,7 +199,7 @@ def enumerate_forgetting(
         server, changed = symbolic_server(world, oracle, plan), False
         for batch, rounds_done in arrivals:
             learn(server, rounds_done)
-            pending = _still_there(server, batch)
+            pending = _present_targets(server, batch)
             if pending:
                 before = stored_history(server)
                 forget(server, pending)
@@ -235,7 +235,7 @@ def _textbook_rounds(world: World, K: int, b: int, E: int) -> Iterator[tuple[Any
 
 
 def remaining_world(world: World, requests: Sequence[Any]) -> dict[Any, tuple[Any, ...]]:
-    """The world without everything that was asked for."""
+    """Return the world without the requested samples and clients."""
     _require_distinct(world)
     left = {client: list(ids) for client, ids in world.items()}
     for batch, _ in (_parse(entry, 0) for entry in requests):
@@ -269,14 +269,14 @@ def _parse(entry: Any, default: int) -> tuple[list[Request], int]:
 
 
 def _require_distinct(world: World) -> None:
-    """Two spellings of one id would be two in the textbook and one in production."""
+    """Require distinct ids: two spellings of one id would count twice in the textbook law and once in production."""
     IdSet(world, what="client")
     for ids in world.values():
         IdSet(ids, what="sample")
 
 
 def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int]], rounds: int) -> None:
-    """A law of something else than what was meant would prove nothing."""
+    """Require requests that name existing targets and arrive within the run: any others would prove nothing."""
     there = {canonical_id(client): set(map(canonical_id, ids)) for client, ids in world.items()}
     for batch, when in arrivals:
         if when > rounds:
@@ -285,7 +285,7 @@ def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int
             if request.client not in there or (
                 request.sample is not None and request.sample not in there[request.client]
             ):
-                raise UnknownTarget(f"the world has no {request}", hint="ask for what is in it")
+                raise UnknownTarget(f"the world has no {request}", hint="name a client or sample of the world")
 
 
 def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:

@@ -1,4 +1,4 @@
-"""Verification by replay: derive every draw again, train again from round 0 on what is left, and compare every byte."""
+"""Verification by replay: derive all draws again, retrain from round 0 on the remaining data, compare every byte."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from fedforget.training.environment import arithmetic
 
 Reach = Callable[[ClientMemory, Callable[[], dict[Id, int]]], AbstractContextManager[Federation]]
 
-TOLERANCE = 1e-3  # of the largest weight, where other hardware or libraries did the arithmetic
+TOLERANCE = 1e-3  # relative to the largest weight, if other hardware or libraries trained the run
 
 
 @dataclass(slots=True)
 class Verification:
-    """What was checked, and what was wrong."""
+    """The result of a verification, with every problem found."""
 
     bitwise_equal: bool = True
     models_ok: bool = True
-    draws_ok: bool | None = None  # where nothing was replayed, nothing was derived
+    draws_ok: bool | None = None  # None: nothing was replayed
     data_ok: bool = True
     seeds_ok: bool = True
     chain_ok: bool = True
-    within_tolerance: bool | None = None  # only where the environment differs and bits were not equal
-    witnesses_ok: bool | None = None  # of clients' first steps; None where nothing was replayed, or elsewhere
-    environments: int = 0  # how many different ones trained the rounds
-    seeds_tainted: bool = False  # a request may have looked at the draws: equality in law is not claimed
+    within_tolerance: bool | None = None  # only if the environment differs and the bits were not equal
+    witnesses_ok: bool | None = None  # None: nothing was replayed, or in another environment
+    environments: int = 0  # the number of different ones that trained the rounds
+    seeds_tainted: bool = False  # a request may depend on the draws: equality in law is not claimed
     rounds_replayed: int = 0
     models_compared: int = 0
     problems: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ def verify(
 ) -> Verification:
     """Check seeds, chain, data and model files, then replay the run and compare.
 
-    ``reach`` makes a federation of the clients whose memory it is given; ``here`` is the environment that replays.
+    ``reach`` makes a federation from a client memory; ``here`` describes the replaying environment.
     """
     trained = run.record.environments.of_rounds(run.server.rounds_done)
     kinds = {arithmetic(each.environment) for each in trained}
@@ -76,11 +76,11 @@ def verify(
     same_environment = kinds <= {arithmetic(here)}
     if len(kinds) > 1:
         found.problems.append(
-            f"{', '.join(map(str, trained))} were trained in different environments: their bytes are of none of them"
+            f"{', '.join(map(str, trained))} were trained in different environments: no single one reproduces the bytes"
         )
     with reach(run.clients, run.clients.sizes) as federation:
         _check_seeds(run, federation.who_are_you(), found)
-    problem = record_audit.problem_of(run.record, run.server.seed_origin)
+    problem = record_audit.find_problem(run.record, run.server.seed_origin)
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)
@@ -169,7 +169,7 @@ def _comparing(
         if digest(encode(state)) == kept[round_]:
             return
         if found.bitwise_equal:
-            found.problems.append(f"the model of round {round_} is not what its replay gives")
+            found.problems.append(f"the model of round {round_} differs from its replay")
         found.bitwise_equal = False
         if not same_environment:
             found.within_tolerance = found.within_tolerance is not False and close(state, run.server.load(round_))
@@ -189,9 +189,9 @@ def replay_rounds(
     rounds: Sequence[int],
     on_round: Callable[[int], None] | None = None,
 ) -> tuple[int, list[str]]:
-    """Train single rounds again, each from the kept state before it up to the kept state at or after it.
+    """Replay single rounds, each from the kept state before it to the kept state at or after it.
 
-    Returns how many rounds were trained, and what was not as stored.
+    Returns the number of replayed rounds and the problems found.
     """
     kept = run.server.kept()
     after = None if on_round is None else lambda round_, _: on_round(round_)
@@ -222,13 +222,13 @@ def memory_from(run: OpenRun, start: int) -> ServerInMemory:
 
 
 def clients_of(run: OpenRun) -> ClientsInMemory:
-    """The clients of a run as they are now, with nothing noted yet."""
+    """Return the current clients of a run in memory, without first uses and witnesses."""
     roster = run.server.roster
     return ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
 
 
 def close(one: State, other: State) -> bool:
-    """Whether two states agree within ``TOLERANCE`` of their largest weight."""
+    """Return whether two states agree within ``TOLERANCE`` of their largest weight."""
     for name, tensor in one.model.items():
         scale = max(float(np.abs(tensor).max(initial=0.0)), 1e-12)
         if float(np.abs(tensor - other.model[name]).max(initial=0.0)) > TOLERANCE * scale:

@@ -1,4 +1,4 @@
-"""The worlds that ``fedforget prove`` enumerates: each small enough to walk, together every case that matters."""
+"""The cases of ``fedforget prove``: tiny worlds that are enumerated completely and together cover every situation."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _arrivals(entry: Any, default: int) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class Proved:
-    """What the enumeration of a case gave."""
+    """The result of enumerating a case."""
 
     name: str
     K: int
@@ -281,7 +281,7 @@ STANDARD = (
 
 
 def prove(case: Case, progress: Callable[[int], None] | None = None) -> Proved:
-    """Enumerate a case and measure its distance from the textbook's law on what is left."""
+    """Enumerate a case and measure its distance from the textbook law on the remaining data."""
     orders = 0
 
     def count(done: int) -> None:

@@ -1,4 +1,4 @@
-"""Every file of a run, each looked at for itself: whether it is whole, and what can be done if it is not."""
+"""Examine every file of a run independently: is it intact, and if not, what can the operator do?"""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECO
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.row_checks import validate_clients, validate_record, validate_server
-from fedforget.store.run_directory import digest_of, logs_beside, misfit
+from fedforget.store.run_directory import digest_of, logs_beside, seal_mismatch
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 
-_OF_THE_MACHINE = (
+_MACHINE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
     errno.ENOMEM,
 )  # fmt: skip
@@ -41,37 +41,37 @@ _OF_THE_MACHINE = (
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """The result of one check."""
 
     name: str
     ok: bool
     detail: str
     remedy: str = ""
-    rebuildable: bool = False  # by ``fedforget.health.repair``, from what is left
+    rebuildable: bool = False  # ``fedforget.health.repair`` can derive it from the other files
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class Examination:
-    """Looks at every file of a run, each for itself: what one of them has lost doesn't hide the others."""
+    """Examines every file of a run independently, so that damage to one does not hide damage to another."""
 
     def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
         self._path = path
         self._opened = opened
         self._trail: Record | None = None
-        self._seals: dict[str, str] = {}  # none after a crash, and none that can be trusted in a damaged record
+        self._seals: dict[str, str] = {}  # empty after a crash, and if the record is damaged
         self._plan: PlanFile | None = None
         self._server: ServerStore | None = None
         self._clients: ClientStore | None = None
 
     def checks(self) -> Iterator[Check]:
-        trail = _examined(RECORD, self._look_at_record, _LOST_RECORD)
-        plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
-        server = _examined(SERVER, self._look_at_server, _LOST_SERVER)
-        if self._server is not None:  # which says what the plan must be
-            plan = _examined(plan_file.NAME, self._look_at_plan, _LOST_PLAN)
-        clients = _examined(CLIENTS, self._look_at_clients, _LOST_CLIENTS)
+        trail = _examined(RECORD, self._examine_record, _LOST_RECORD)
+        plan = _examined(plan_file.NAME, self._examine_plan, _LOST_PLAN)
+        server = _examined(SERVER, self._examine_server, _LOST_SERVER)
+        if self._server is not None:  # it holds the digest of the plan
+            plan = _examined(plan_file.NAME, self._examine_plan, _LOST_PLAN)
+        clients = _examined(CLIENTS, self._examine_clients, _LOST_CLIENTS)
         files = [plan, server, clients, trail]
         yield from files
         if trail.ok and self._trail is not None and self._seals:
@@ -79,10 +79,10 @@ class Examination:
             yield _examined(
                 f"{RECORD}, every byte",
                 untouched,
-                f"its content is whole: {hints.train(self._path)} writes the file anew",
+                f"its content is intact: {hints.train(self._path)} writes the file anew",
             )
         if self._server is not None and self._clients is not None:
-            yield _examined("seeds", partial(self._look_at_seeds, self._server, self._clients), _LOST_SEEDS)
+            yield _examined("seeds", partial(self._examine_seeds, self._server, self._clients), _LOST_SEEDS)
             if self._trail is not None and not self._seals and all(check.ok for check in files):
                 whole = partial(_fits_together, self._server, self._clients, self._trail)
                 yield _examined("what a crash left", whole, _LOST_COMMITS)
@@ -95,55 +95,54 @@ class Examination:
 
     # Databases and plan
 
-    def _look_at_record(self) -> str:
+    def _examine_record(self) -> str:
         trail = Record(self._database(RECORD, record.SCHEMA))
         validate_record(trail.database)
         self._trail = trail
         seals = trail.seals.all()
         if seals and (logs := logs_beside(self._path)):
-            raise RunDamaged(f"{self._path / RECORD} has lost commits: it knows nothing of {logs[0]}")
+            raise RunDamaged(f"{self._path / RECORD} has lost commits: it does not know of {logs[0]}")
         if seals and seals.get(OWN_SEAL) != trail.seals.content_digest():
             raise self._unlike_its_seal(RECORD)
         if seals and not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
-            raise RunDamaged(misfit(self._path))
+            raise RunDamaged(seal_mismatch(self._path))
         self._seals = seals
         return self._size(RECORD)
 
     def _compare_bytes(self, trail: Record) -> str:
-        """Its seal is of its content; the bytes around that are a function of it, too."""
+        """Compare the record with its canonical form: its seal covers only its content, not the bytes around it."""
         size = Door(self._path).size(RECORD) or 0
         if size > LARGEST_IMAGE:
             return "not compared: it is too large"
         if trail.database.canonical_bytes() != Door(self._path).read(RECORD, size):
             raise RunDamaged(
-                f"{self._path / RECORD} is damaged where it holds no content, or was left by a process that was killed "
-                "while closing it"
+                f"{self._path / RECORD} is damaged outside its content, or a process was killed while closing it"
             )
         return "as it was written"
 
-    def _look_at_plan(self) -> str:
+    def _examine_plan(self) -> str:
         self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
         if self._server is not None and self._server.plan_digest != digest(plan_file.read_bytes(self._path)):
-            on_its_way = self._trail is not None and self._trail.batches.pending()  # new seeds bring a new plan
-            if not on_its_way:
+            changing = self._trail is not None and self._trail.batches.pending()  # new seeds change the plan file
+            if not changing:
                 raise RunDamaged(f"{path} is not the plan this run began with")
         return f"{self._plan.plan.rounds} rounds"
 
-    def _look_at_server(self) -> str:
+    def _examine_server(self) -> str:
         database = self._sealed(SERVER, server_store.SCHEMA)
         if self._plan is not None:
             validate_server(database, self._plan.plan)
             self._server = ServerStore(database, ModelFiles(self._path / MODELS), self._plan.plan)
         return self._size(SERVER)
 
-    def _look_at_clients(self) -> str:
+    def _examine_clients(self) -> str:
         database = self._sealed(CLIENTS, client_store.SCHEMA)
         validate_clients(database)
         self._clients = ClientStore(database)
         return self._size(CLIENTS)
 
-    def _look_at_seeds(self, server: ServerStore, clients: ClientStore) -> str:
-        """After a crash there are no seals, but a seed that has changed is still not the one committed to."""
+    def _examine_seeds(self, server: ServerStore, clients: ClientStore) -> str:
+        """Compare the seeds with their commitments, which also works without seals after a crash."""
         if self._trail is not None and self._trail.batches.pending():
             return "not compared: a request is under way"
         if self._plan is not None and server.seed.commitment != self._plan.server_commitment:
@@ -158,13 +157,13 @@ class Examination:
         return "as committed to"
 
     def _sealed(self, name: str, schema: str) -> Database:
-        """A database, only if it is what it was: a torn one is not even opened."""
+        """Open a database if it matches its seal; SQLite never opens a torn one."""
         if self._seals and Door(self._path).status(name) and digest_of(self._path, name) != self._seals.get(name):
             raise self._unlike_its_seal(name)
         return self._database(name, schema)
 
     def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
-        """One that is missing is reported when it is opened."""
+        """Return whether a database matches its seal. A missing one counts as matching: opening it reports that."""
         try:
             return Door(self._path).status(name) is None or digest_of(self._path, name) == seals.get(name)
         except RunDamaged:
@@ -198,7 +197,7 @@ class Examination:
         yield Check("models", True, f"{len(kept)} files referred to")
 
     def _models_by_name(self) -> Iterator[Check]:
-        """Where nobody says which round a file belongs to, its name still says what is in it."""
+        """Check model files by name alone: without the server database their rounds are unknown, not their digests."""
         models = ModelFiles(self._path / MODELS)
         names = models.door.names(SUFFIX)
         for name in names:
@@ -208,7 +207,7 @@ class Examination:
                 yield check
         yield Check("models", True, f"{len(names)} files, compared with their names only")
 
-    # Beside the run
+    # Receipt key, requests and inbox
 
     def _receipt_key(self) -> Iterator[Check]:
         private, public = (self._path / name for name in receipt_key.NAMES)
@@ -231,21 +230,21 @@ class Examination:
             yield _examined(PUBLIC_KEY, lambda: _public_half(self._path), _LOST_KEY)
 
     def _requests(self, trail: Record) -> Check:
-        """What waits, and what should have been met by now; also what is still in the inbox."""
+        """Report pending and overdue requests, including those still in the inbox."""
         remedy = f"finish it with {hints.train(self._path)}"
         check = _examined("requests", partial(_unfinished, trail), remedy)
         if not check.ok:
             return check
-        with contextlib.suppress(FedForgetError):  # a file that cannot be read is a check of its own
+        with contextlib.suppress(FedForgetError):  # ``_inbox`` reports unreadable files
             waiting = [receipt for receipt in trail.book.receipts() if receipt.is_open]
             waiting += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
             overdue = [receipt for receipt in waiting if receipt.is_overdue()]
             if overdue:
                 since = min(receipt.deadline or "" for receipt in overdue)
-                remedy = f"meet them with {hints.run_pending(self._path)}"
+                remedy = f"carry them out with {hints.run_pending(self._path)}"
                 return Check("requests", False, f"{len(overdue)} overdue, the first since {since}", remedy)
             if waiting:
-                return Check("requests", True, f"{len(waiting)} wait, none is overdue")
+                return Check("requests", True, f"{len(waiting)} pending, none overdue")
         return check
 
     def _inbox(self) -> Iterator[Check]:
@@ -259,31 +258,31 @@ class Examination:
             if not check.ok:
                 yield check
         if whole:
-            yield Check(inbox.NAME, True, f"{whole} requests wait for a process to take them in")
+            yield Check(inbox.NAME, True, f"{whole} submissions; the next process that opens the run accepts them")
 
 
-_LOST_PLAN = "restore it from a backup: it cannot be rebuilt, what was decided stands nowhere else"
-_LOST_SERVER = "restore it from a backup: it cannot be rebuilt, the server's seed and the roster stand nowhere else"
-_LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, the clients' seeds and id lists stand nowhere else"
-_LOST_COMMITS = "restore the whole run directory from a backup: what was committed since stands nowhere else"
-_LOST_SEEDS = "restore what is named from a backup: seeds cannot be rebuilt, they stand nowhere else"
-_LOST_RECORD = "restore it from a backup: it cannot be rebuilt, the trail stands nowhere else"
+_LOST_PLAN = "restore it from a backup: it cannot be rebuilt, no other file holds the plan"
+_LOST_SERVER = "restore it from a backup: it cannot be rebuilt, no other file holds the server's seed and the roster"
+_LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' seeds and sample ids"
+_LOST_COMMITS = "restore the whole run directory from a backup: the lost commits cannot be rebuilt"
+_LOST_SEEDS = "restore the named files from a backup: seeds cannot be rebuilt"
+_LOST_RECORD = "restore it from a backup: it cannot be rebuilt, no other file holds the audit trail"
 _LOST_KEY = (
     "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
     f"key, so keep {PUBLIC_KEY} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_LOST_PUBLIC = "it can be derived again from the other half:"
+_LOST_PUBLIC = "it can be derived again from the private key:"
 _ODD_PAIR = (
-    "restore both halves from a backup: neither says which of them is right; a receipt that was issued before verifies "
-    "with the right public key; to sign with a new one, `fedforget receipt show --new-key`"
+    "restore both halves from a backup: neither shows which one is right; a receipt issued earlier verifies with the "
+    "right public key; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_MEND = "it may well be whole: mend the cause and give the same command again"
-_LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then hand the request in again"
+_MEND = "it may be intact: fix the cause and give the same command again"
+_LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then submit the request again"
 
 
 def _lost_model(run: Path, round_: int | None, start: int | None, replayable: bool) -> str:
     if round_ == 0:
-        return "restore it from a backup: it cannot be rebuilt, the initial model derives from nothing"
+        return "restore it from a backup: it cannot be rebuilt, nothing else determines the initial model"
     if round_ is not None and replayable and start is None:
         return "restore it, or the model of a round before it, from a backup: no earlier model is left to replay from"
     if not replayable:
@@ -294,18 +293,18 @@ def _lost_model(run: Path, round_: int | None, start: int | None, replayable: bo
 def _examined(name: str, look: Callable[[], str], remedy: str, *, rebuildable: bool = False) -> Check:
     try:
         return Check(name, True, look())
-    except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
-        told = f"{name} cannot be read: {type(error).__name__}: {error}"
-        detail, hint = (error.message, error.hint) if isinstance(error, FedForgetError) else (told, "")
-        if _is_of_the_machine(error):
+    except Exception as error:  # noqa: BLE001 (a doctor reports every problem)
+        unreadable = f"{name} cannot be read: {type(error).__name__}: {error}"
+        detail, hint = (error.message, error.hint) if isinstance(error, FedForgetError) else (unreadable, "")
+        if _is_machine_error(error):
             return Check(name, False, detail, hint if isinstance(error, StorageFailed) else _MEND)
         return Check(name, False, detail, remedy, rebuildable)
 
 
-def _is_of_the_machine(error: Exception) -> bool:
-    """Whether the operating system refused: that says nothing about the file, which may be whole."""
+def _is_machine_error(error: Exception) -> bool:
+    """Return whether the operating system refused access: the file itself may be intact."""
     cause = error if isinstance(error, OSError) else error.__cause__
-    return isinstance(error, StorageFailed) or (isinstance(cause, OSError) and cause.errno in _OF_THE_MACHINE)
+    return isinstance(error, StorageFailed) or (isinstance(cause, OSError) and cause.errno in _MACHINE_ERRORS)
 
 
 def _fits_together(server: ServerStore, clients: ClientStore, trail: Record) -> str:
@@ -319,7 +318,7 @@ def _whole(models: ModelFiles, name: str) -> str:
 
 
 def _chain(trail: Record) -> str:
-    problem = record_audit.problem_of(trail)
+    problem = record_audit.find_problem(trail)
     if problem is not None:
         raise RunDamaged(problem)
     return "unbroken"
@@ -328,7 +327,7 @@ def _chain(trail: Record) -> str:
 def _unfinished(trail: Record) -> str:
     if trail.batches.pending():
         raise UnfinishedRequest("one was interrupted")
-    return "none waits"
+    return "none pending"
 
 
 def _private_half(run: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:

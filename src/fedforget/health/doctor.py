@@ -1,4 +1,4 @@
-"""A look at this machine, and at every file of a run: what is wrong, and what can be done."""
+"""``fedforget doctor``: check this machine and every file of a run, with a remedy for each problem."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from fedforget.algorithm.draws import Address, Purpose, draw_key
 from fedforget.algorithm.ids import id_block
 from fedforget.disk.files import write_durably
-from fedforget.disk.lock import at_rest, looking
+from fedforget.disk.lock import require_idle, shared_lock
 from fedforget.errors import FedForgetError, RunBusy, StorageFailed
 from fedforget.health.checks import Check, Examination
 from fedforget.store import plan_file
@@ -20,12 +20,12 @@ from fedforget.training.environment import environment
 
 
 def examine(run: Path | None) -> list[Check]:
-    """Every check, in order."""
+    """Return the results of all checks, in order: the machine, then the run if one is given."""
     checks = list(_machine())
     if run is not None:
         try:
             checks += _run(run)
-        except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
+        except Exception as error:  # noqa: BLE001 (a doctor reports every problem)
             checks.append(Check("run", False, f"{run} cannot be examined: {error}", "check the disk and permissions"))
     return checks
 
@@ -35,7 +35,7 @@ def _machine() -> Iterator[Check]:
     yield Check("python", sys.version_info >= (3, 11), versions["python"], "install Python 3.11 or newer")
     yield Check("torch", True, f"{versions['torch']}, numpy {versions['numpy']}")
     yield Check("processor", True, versions["processor"])
-    yield _checked("draw vectors", _vectors, "reinstall fedforget and cryptography: draws are not what they must be")
+    yield _checked("draw vectors", _vectors, "reinstall fedforget and cryptography: draws are wrong")
     yield _checked("repeatable arithmetic", _arithmetic, "use another torch build: its results cannot be repeated")
     yield _checked("durable files", _files, "choose a disk that can fsync")
 
@@ -45,7 +45,7 @@ def _checked(name: str, check: Callable[[], str], remedy: str) -> Check:
         return Check(name, True, check())
     except StorageFailed as error:
         return Check(name, False, error.message, error.hint)
-    except Exception as error:  # noqa: BLE001 (a doctor reports whatever is wrong)
+    except Exception as error:  # noqa: BLE001 (a doctor reports every problem)
         return Check(name, False, f"{type(error).__name__}: {error}", remedy)
 
 
@@ -83,9 +83,9 @@ def _run(path: Path) -> Iterator[Check]:
         return
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(at_rest(path))
-            held.enter_context(looking(path))
-        except RunBusy as error:  # whatever is looked at now may be something else the next moment
+            held.enter_context(require_idle(path))
+            held.enter_context(shared_lock(path))
+        except RunBusy as error:  # the files may change while they are checked
             yield Check("lock", False, error.message, error.hint)
             return
         except FedForgetError as error:

@@ -1,6 +1,6 @@
-"""Rebuild what a run has lost, where it derives from what is left: models by replay, a public key from its other half.
+"""Rebuild lost files that can be derived from the others: models by replay, the public key from the private one.
 
-Nothing is written unless it is, byte for byte, what was lost: a round names the digest of its model.
+A model is written only if its digest is the one recorded for its round, so it is byte for byte the lost file.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedforget.store.run_directory import OpenRun, reading
 
 @dataclass(slots=True)
 class Rebuilt:
-    """What was rebuilt, and what could not be."""
+    """The files that were rebuilt, and those that could not be."""
 
     rebuilt: list[str] = field(default_factory=list)
     not_rebuilt: list[str] = field(default_factory=list)
@@ -37,15 +37,15 @@ class Rebuilt:
 
 
 def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
-    """Rebuild every model that is lost or torn and has a whole one before it, and the public key.
+    """Rebuild the public key and every lost or torn model that has an intact earlier one.
 
-    A request may be under way: what it has left of the run is replayed like any other.
+    Also works while a request is unfinished: the current rounds are replayed as in any run.
     """
     require_callback(on_round)
     found = Rebuilt()
     computing = run._computing()  # noqa: SLF001
-    with RunLock(run.path), computing, reading(run.path, settled=False) as opened:
-        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001 (what does the work of a run)
+    with RunLock(run.path), computing, reading(run.path, only_idle=False) as opened:
+        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001
         _rebuild_public_key(opened, found)
     return found
 
@@ -68,7 +68,7 @@ def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRo
 def _rebuild_model(
     run: OpenRun, engine: Engine, federation: Federation, round_: int, on_round: OnRound | None
 ) -> str | None:
-    """Why a model cannot be rebuilt; None if it is."""
+    """Rebuild one model; return why it cannot be rebuilt, or None."""
     kept = run.server.kept()
     start = max((earlier for earlier in kept if earlier < round_ and _is_whole(run, earlier)), default=None)
     if start is None:

@@ -1,1 +1,1 @@
-"""What a plan will cost before anything is trained: exact laws, storage, windows, search."""
+"""The cost of a plan before training: exact laws, storage, traffic, batching windows, and the search for a plan."""

@@ -1,4 +1,4 @@
-"""What forgetting costs before anything is drawn: how likely a recomputation is, and how many steps it takes.
+"""The a-priori cost of forgetting: the probability of a recomputation and its expected number of steps.
 
 Lemma 1 and Theorem 1 bound the probability by a union bound. The law itself is short. Of M clients, a round fills K
 slots independently and uniformly, and every client drawn does E local steps, each on a uniform subset of min(b, N_j)
@@ -29,15 +29,15 @@ from fedforget.planner.geometric import Floats, change_within, expected_rounds_r
 
 Number = TypeVar("Number", float, Fraction)
 
-_NEGLIGIBLE = 1e-30  # of the largest probability that something is lost: far below one rounding
+_NEGLIGIBLE = 1e-30  # relative to the largest probability: far below the rounding error
 _UNDERFLOW = 750.0  # exp of minus this is zero
 _TABLE_CELLS = 2**17
-_FEW = 1000  # whose binomial coefficients are written out
+_FEW = 1000  # up to this count, binomial coefficients are computed exactly
 
 
 @dataclass(frozen=True, slots=True)
 class Loss:
-    """What one client loses: ``lost`` (w_j) of its ``samples`` (N_j); ``None`` if the client leaves altogether."""
+    """The loss of one client: ``lost`` (w_j) of its ``samples`` (N_j); ``None`` if the whole client leaves."""
 
     samples: int
     lost: int | None
@@ -51,7 +51,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class ForgettingCost(Generic[Number]):
-    """What a set of requests, handled at once, costs before the draws are known.
+    """The a-priori cost of a set of requests that are carried out together.
 
     ``expected_steps`` counts from the start of the first round that changes, ``expected_steps_from_first_use`` from
     its first step that changes (t_S, inclusive). Both count zero if nothing changes.
@@ -64,7 +64,7 @@ class ForgettingCost(Generic[Number]):
 
 @dataclass(frozen=True, slots=True)
 class StreamCost:
-    """What a stream of requests, handled one after another, costs in all: sums of expectations."""
+    """The total expected cost of a stream of requests that are carried out one by one."""
 
     expected_recomputations: float
     expected_steps: float
@@ -89,7 +89,7 @@ class Training:
 
     def check(self, losses: Sequence[Loss]) -> None:
         if len(losses) > self.clients:
-            raise ValueError(f"{len(losses)} clients lose something, but there are only {self.clients}")
+            raise ValueError(f"{len(losses)} clients lose samples, but there are only {self.clients}")
 
 
 def client_bound(*, clients: int, clients_per_round: int, rounds: int) -> Fraction:
@@ -133,7 +133,7 @@ def sample_change(
     batch_size: int | Floats,
     local_steps: int | Floats,
 ) -> Any:
-    """p_c·(1 − (1 − min(b, N)/N)^E): a round changes if one sample of a client with N goes. For arrays, an array.
+    """p_c·(1 − (1 − min(b, N)/N)^E): a round changes if a sample of a client with N leaves. For arrays, an array.
 
     >>> round(float(sample_change(50, clients=100, clients_per_round=5, batch_size=10, local_steps=2)), 6)
     0.017644
@@ -195,7 +195,7 @@ def expected_stream_cost(
     local_steps: int,
     rounds: int,
 ) -> StreamCost:
-    """The cost of requests handled one by one; ``sizes`` are those of the clients that they touch.
+    """The cost of requests carried out one by one; ``sizes`` holds the sizes of the affected clients.
 
     Exact unlearning (Theorem 1) leaves the draws of a training without what has gone, so each request costs what it
     would alone in the world that is left: M and N shrink each time. Theorem 1's ρ·w bounds the probability that *any*
@@ -259,7 +259,7 @@ def _step_changes(losses: Sequence[Loss], training: Training) -> Iterator[Floats
         for log_miss, count in groups.items():
             law = _convolved(law, _binomial(count, log_miss * steps))
         affected = np.arange(certain, certain + len(law))
-        with np.errstate(divide="ignore"):  # everyone is affected: log 0
+        with np.errstate(divide="ignore"):  # every client is affected: log 0
             drawn = -np.expm1(training.clients_per_round * np.log1p(-affected / training.clients))
         yield drawn @ law
 
@@ -303,7 +303,7 @@ def _convolved(law: Floats, other: Floats) -> Floats:
 
 
 def _trimmed(law: Floats) -> Floats:
-    """Without the largest values that are too improbable to count."""
+    """Drop the largest values, whose probability is negligible."""
     rows = np.flatnonzero((law[1:] > _NEGLIGIBLE * law[1:].max(axis=0)).any(axis=1))
     return law[: rows[-1] + 2]
 
@@ -317,7 +317,7 @@ def _exact_miss(loss: Loss, batch_size: int) -> Fraction:
 
 
 def _exact_stay(misses: Sequence[Fraction], training: Training) -> Fraction:
-    """E[(1 − B/M)^K] for clients that miss what they lose with these probabilities."""
+    """E[(1 − B/M)^K] for clients whose draws miss the lost samples with these probabilities."""
     law = [Fraction(1)]
     for miss in misses:
         pairs = zip([*law, Fraction(0)], [Fraction(0), *law], strict=True)

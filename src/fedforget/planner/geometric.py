@@ -1,4 +1,4 @@
-"""When a round first changes: rounds are independent and alike, so the first one that changes is geometric.
+"""The law of the first changed round: rounds are independent and identically distributed, so it is geometric.
 
 Everything takes 1 − Q, the probability that one round changes, as ``change``, a number or an array of them, and never
 subtracts numbers that are nearly equal: probabilities keep their digits however small they are.
@@ -25,7 +25,7 @@ def change_within(change: float | Floats, rounds: int | Floats) -> Any:
 
 
 def expected_rounds_redone(change: float | Floats, rounds: int, every: int = 1) -> Any:
-    """How many of n rounds come after the kept model before the first change, if every c-th model is kept.
+    """Expected rounds to recompute out of n, from the last kept model before the first change, with keep interval c.
 
     A round is redone if one of its block of c, or of a block before, changes: Σ over blocks of length·(1 − Q^end).
     With c = 1 that is n − Q·g for g = (1 − Q^n)/(1 − Q), with c = n it is n·(1 − Q^n).

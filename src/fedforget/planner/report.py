@@ -1,4 +1,4 @@
-"""What ``fedforget plan`` knows about a plan: one object, under stable names, for scripts and for the text."""
+"""The report of ``fedforget plan``: one object with stable names, for the JSON and for the text output."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ _SEVERAL = 2
 
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the plan itself doesn't say."""
+    """The circumstances of a plan: client sizes, request rate, hardware."""
 
-    sizes: Counter[int]  # how many clients have so many samples
+    sizes: Counter[int]  # number of samples → number of clients
     model_bytes: int
     workers: int
     requests: Requests
     windows: Sequence[float]  # days
-    several: int = 10  # requests to meet together, or one after the other
+    several: int = 10  # requests to compare: carried out together, or one by one
 
     @property
     def median(self) -> int:
-        """The size of a client in the middle."""
+        """The median size of a client."""
         below = 0
         for size in sorted(self.sizes):
             below += self.sizes[size]
@@ -68,7 +68,7 @@ class Circumstances:
 
 
 def facts_of(plan: Plan, here: Circumstances) -> Facts:
-    """Everything, under stable names."""
+    """Return the whole report under stable names."""
     world = {
         "clients": here.clients, "clients_per_round": plan.clients_per_round, "batch_size": plan.batch_size,
         "local_steps": plan.local_steps, "rounds": plan.rounds,
@@ -106,7 +106,7 @@ def _request(plan: Plan, cost: ForgettingCost[float], bound: Any) -> dict[str, f
 
 
 def _several(here: Circumstances, world: Mapping[str, int]) -> list[Facts]:
-    """Requests that are met by one rewind, and one after the other, when M and N shrink each time."""
+    """Compare requests carried out with one rewind and one by one, where M and N shrink each time."""
     size, most = here.median, here.several
     found = []
     for what, there in (("samples of one client", size), ("samples of different clients", here.clients),
@@ -143,7 +143,7 @@ def _forgetting(plan: Plan, here: Circumstances) -> Facts:
 
 def _storage(plan: Plan, here: Circumstances) -> Facts:
     sparse = plan.keep if isinstance(plan.keep, int) else max(2, isqrt(plan.rounds))
-    between = (sparse,) if plan.keep == sparse or sparse < plan.rounds else ()  # else it keeps what the ends do
+    between = (sparse,) if plan.keep == sparse or sparse < plan.rounds else ()  # else it keeps the same as the ends
     ways = [replace(plan, keep=keep) for keep in (KEEP_EVERY, *between, KEEP_ENDS)]
     return {
         "model_bytes": here.model_bytes,

@@ -1,4 +1,4 @@
-"""Which K, b and E meet given limits at the least expected recomputation?
+"""Search for the K, b and E with the least expected recomputation within given limits.
 
 Forgetting is cheapest where nothing is learnt, so the search is told what training needs: T steps in all, so many
 samples in each step (K·b: the convergence bound of Lemma 2 has the noise of the gradient over it), and a largest number
@@ -27,7 +27,7 @@ _LARGEST = 2**31 - 1  # of a number of a plan
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What training needs. E is one of the divisors of ``steps`` (T) that stay within both of its limits."""
+    """The needs of training. E is a divisor of ``steps`` (T) within its two limits."""
 
     steps: int
     samples_per_step: int = 1  # K·b, at least
@@ -47,7 +47,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What forgetting may cost at most: ρ, and exact probabilities of recomputing; a sample's for the worst client."""
+    """Limits on the cost of forgetting: ρ, and exact probabilities; for a sample, those of the worst client."""
 
     rho_s: float = math.inf
     rho_c: float = math.inf
@@ -63,7 +63,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A plan that gives training what it needs, and what forgetting then costs."""
+    """A plan that satisfies the needs of training, with its cost of forgetting."""
 
     clients_per_round: int
     batch_size: int
@@ -71,12 +71,12 @@ class Choice:
     rounds: int
     rho_s: float
     rho_c: float
-    sample_probability: float  # of the client for which it is worst
+    sample_probability: float  # for the worst client
     client_probability: float
-    expected_steps: float  # of a request: by its share, for a sample like any other or for a client
+    expected_steps: float  # per request, averaged over samples and clients by ``sample_share``
 
     def excess(self, limits: Limits) -> float:
-        """The factor by which it misses the limits; at most 1 if it meets them."""
+        """Return the factor by which it exceeds the limits; at most 1 if it is within them."""
         here = (self.rho_s, self.rho_c, self.sample_probability, self.client_probability)
         return max(value / float(limit) for value, limit in zip(here, astuple(limits), strict=True))
 
@@ -84,9 +84,9 @@ class Choice:
 def cheapest_plans(
     sizes: Mapping[int, int], needs: Needs, limits: Limits | None = None, sample_share: float = 0.5
 ) -> list[Choice]:
-    """The cheapest plan for each E, cheapest first; of equals the one with fewer rounds, then smaller K, then b.
+    """Return the cheapest plan for each E, cheapest first. Ties: fewer rounds, then smaller K, then smaller b.
 
-    ``sizes`` says how many clients have so many samples; batches are no larger than the mean of them.
+    ``sizes`` maps a number of samples to the number of clients that have it; b is at most their mean.
     ``sample_share`` of the requests are for a sample, the others for a client.
 
     >>> best, *others = cheapest_plans({200: 300}, Needs(steps=300, samples_per_step=50, most_local_steps=20))
@@ -113,7 +113,7 @@ def cheapest_plans(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """What every pair of K and b costs at one E."""
+    """The cost of every pair of K and b for one E."""
 
     slots: Floats
     batches: Floats
@@ -173,7 +173,7 @@ class _Table:
 
 
 def _least_pairs(sizes: Mapping[int, int], needs: Needs) -> tuple[Floats, Floats]:
-    """Every K and b that suffice, of which neither can be lowered; K ascending."""
+    """Return the minimal pairs of K and b that satisfy the needs, K ascending."""
     largest = sum(size * number for size, number in sizes.items()) // sum(sizes.values())
     if needs.batch_size > largest:
         raise PlanRefused(
@@ -215,6 +215,6 @@ def _refusal(nearest: Choice, limits: Limits) -> PlanRefused:
         if getattr(nearest, name) > limit
     ]
     return PlanRefused(
-        f"no plan gives training what it needs within these limits; the nearest, {here}, has {' and '.join(missed)}",
+        f"no plan satisfies the needs of training within these limits; the nearest, {here}, has {' and '.join(missed)}",
         hint="allow more, fewer samples a step, fewer steps, or more local steps (which means fewer rounds)",
     )

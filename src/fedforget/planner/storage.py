@@ -1,4 +1,4 @@
-"""What a plan takes beside computation: bytes on disk, bytes on the wire, rounds of communication (Section 5.3).
+"""Storage and traffic of a plan: bytes on disk, bytes on the wire, rounds of communication (Section 5.3).
 
 Disk. The server keeps a state per kept round and an entry per client; a client keeps an entry per sample, and no models
 at all. Entries are counted as a run directory writes them; the pages of its databases come on top.
@@ -33,7 +33,7 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class ForgettingTraffic:
-    """What one request is expected to take; zero if nothing changes is counted in.
+    """The expected traffic of one request, including the case that nothing changes.
 
     ``rounds_recomputed`` are those from the first change on, ``rounds_replayed`` those from the last kept model before
     it. Trainings and bytes are those of the replay.
@@ -46,7 +46,7 @@ class ForgettingTraffic:
 
 
 def state_bytes(plan: Plan, model_bytes: int) -> int:
-    """What a kept round takes: the model, and the moments of a server Adam.
+    """Bytes of a kept state: the model, and the moments of FedAdam.
 
     >>> state_bytes(Plan(1, 1, 1, 1), 1000)
     1000
@@ -55,7 +55,7 @@ def state_bytes(plan: Plan, model_bytes: int) -> int:
 
 
 def kept_bytes(plan: Plan, rounds_done: int, model_bytes: int) -> int:
-    """The states that are kept after so many rounds; the initial one has no moments yet.
+    """Bytes of the states kept after this many rounds; the initial one has no moments.
 
     >>> [kept_bytes(Plan(1, 1, 1, 9, server=ServerOptimizer(name)), 9, 1000) for name in ("average", "fedadam")]
     [10000, 46000]
@@ -103,13 +103,13 @@ def learning_traffic(plan: Plan, clients: int, model_bytes: int) -> Traffic:
 
 
 def client_forgetting_traffic(plan: Plan, clients: int, model_bytes: int) -> ForgettingTraffic:
-    """One client leaves. The others' order in each draw doesn't depend on it, so its going tells nothing about them.
+    """One client leaves. The order of the others in each draw is independent of it.
 
     >>> client_forgetting_traffic(Plan(1, 1, 1, rounds=3), 2, 1000)
     ForgettingTraffic(rounds_recomputed=2.125, rounds_replayed=2.125, trainings=2.125, bytes=4250.0)
     """
     if clients == 1:
-        return ForgettingTraffic(0.0, 0.0, 0.0, 0.0)  # nobody is left: the model is withdrawn
+        return ForgettingTraffic(0.0, 0.0, 0.0, 0.0)  # no client is left: the model is withdrawn
     change = client_change(clients, plan.clients_per_round)
     replayed = expected_rounds_redone(change, plan.rounds, _spacing(plan))
     trainings = replayed * expected_distinct_clients(clients - 1, plan.clients_per_round)
@@ -117,7 +117,7 @@ def client_forgetting_traffic(plan: Plan, clients: int, model_bytes: int) -> For
 
 
 def sample_forgetting_traffic(plan: Plan, clients: int, samples: int, model_bytes: int) -> ForgettingTraffic:
-    """One sample of a client with N goes; its last one takes the client with it.
+    """One sample of a client with N leaves; with its last sample the client leaves too.
 
     >>> every, ends = (sample_forgetting_traffic(Plan(1, 1, 1, 3, keep=k), 2, 2, 1000) for k in ("every", "ends"))
     >>> round(every.rounds_replayed, 6), round(ends.rounds_replayed, 6)
@@ -146,14 +146,14 @@ def _forgetting(plan: Plan, change: Any, replayed: Any, trainings: Any, model_by
 
 
 def _spacing(plan: Plan) -> int:
-    """Every how manieth round is kept, counted from the first."""
+    """The keep interval."""
     if plan.keep in (KEEP_EVERY, KEEP_ENDS):
         return 1 if plan.keep == KEEP_EVERY else plan.rounds
     return min(int(plan.keep), plan.rounds)
 
 
 def _covariance(clients: int, slots: int) -> float:
-    """Of the number of distinct clients of a round and whether one of them is drawn."""
+    """The covariance of a round's number of distinct clients and whether a given client is drawn."""
     if clients == 1:
         return 0.0
     drawn = float(change_within(1 / clients, slots))

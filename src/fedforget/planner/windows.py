@@ -1,4 +1,4 @@
-"""What it saves to collect requests in a window and rewind once for all of them.
+"""The savings of collecting requests for a window and rewinding once for all of them.
 
 Every sample and every client withdraws independently of the others, at a constant rate, until it has gone. With U_s(r)
 and U_c(r) the shares of samples and of clients that the first r rounds have used, a window with μ_s and μ_c requests on
@@ -25,12 +25,12 @@ from fedforget.planner.costs import client_change, sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
 
 _SERIES, _SURE = 1e-3, 500.0  # rates whose next term of a series, and whose e^−λ, are too small to count
-_MOST_ROUNDS = 2**16  # beyond, blocks of rounds count like their middle
+_MOST_ROUNDS = 2**16  # beyond this, a block of rounds is approximated by its middle
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """How many requests a day, and which share of them is for one sample rather than a client."""
+    """The rate of requests per day, and the share that are for one sample rather than a client."""
 
     per_day: float
     sample_share: float
@@ -44,7 +44,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class HandlingCost:
-    """Expected cost of a way of handling requests: steps from the start of the first changed round on."""
+    """The expected cost of a way to handle requests: steps from the start of the first changed round on."""
 
     recomputations_per_day: float
     steps_per_day: float
@@ -53,7 +53,7 @@ class HandlingCost:
 
 @dataclass(frozen=True, slots=True)
 class WindowCost:
-    """An upper bound on a window's cost, and a lower one on what it saves of each request's steps."""
+    """An upper bound on a window's cost, and a lower bound on the steps it saves per request."""
 
     days: float
     requests: float  # expected
@@ -63,7 +63,7 @@ class WindowCost:
 
 
 def one_by_one(requests: Requests, sizes: Mapping[int, int], plan: Plan) -> HandlingCost:
-    """Each request at once, in the federation as it stands. ``sizes`` says how many clients have so many samples.
+    """Each request immediately, in the current federation. ``sizes``: number of samples → number of clients.
 
     >>> plan = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
     >>> one_by_one(Requests(per_day=10, sample_share=0), {5: 2}, plan)  # a client is drawn with probability 1/2
@@ -82,7 +82,7 @@ def one_by_one(requests: Requests, sizes: Mapping[int, int], plan: Plan) -> Hand
 
 
 def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: Plan) -> WindowCost:
-    """All requests of a window at once, with one recomputation at most.
+    """All requests of a window together, with at most one recomputation.
 
     >>> plan = Plan(clients_per_round=5, batch_size=10, local_steps=2, rounds=20)
     >>> week = in_windows(Requests(per_day=2, sample_share=0.5), 7, {50: 100}, plan)
@@ -111,9 +111,9 @@ def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: 
 
 
 def _mean_wait(rate: float) -> float:
-    """How much of a window is left, on average, when somebody withdraws in it at this rate per window.
+    """The expected share of a window that remains after the first withdrawal in it, at this rate per window.
 
-    Half of it if few do. If most do, they do so early: 1 − 1/λ + 1/(e^λ − 1).
+    One half at a low rate; at a high rate withdrawals come early: 1 − 1/λ + 1/(e^λ − 1).
 
     >>> [round(_mean_wait(rate), 4) for rate in (0.0, 1e-9, 0.1, 15.0)]
     [0.5, 0.5, 0.5083, 0.9333]
@@ -124,7 +124,7 @@ def _mean_wait(rate: float) -> float:
 
 
 def _uses(sizes: Mapping[int, int], plan: Plan, rounds: Floats) -> tuple[Floats, Floats]:
-    """The expected shares of samples and of clients that so many rounds use."""
+    """The expected shares of samples and of clients that this many rounds use."""
     clients, in_all = _count(sizes)
     samples = np.zeros(len(rounds))
     for size, number in sizes.items():

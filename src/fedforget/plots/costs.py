@@ -1,4 +1,4 @@
-"""The planner's picture: probability and expected cost of forgetting against ρ_S and ρ_C."""
+"""Plot of the planner: probability and expected cost of forgetting against ρ_S and ρ_C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MOST_LABELS = 6  # of a logarithmic axis
 
 @dataclass(frozen=True, slots=True)
 class _Sweep:
-    """One request against one ρ: what varies, and for each kind of target its share and when a round changes."""
+    """One panel: one kind of request against one ρ, with each group of targets, its share and its law."""
 
     title: str
     subtitle: str
@@ -47,7 +47,7 @@ class _Sweep:
         return float(self.rho(self.plan)[0]) > _SATURATED
 
     def values(self) -> Floats:
-        """Whole numbers, as plans have them: up to a few times the plan's, and past ρ = 1 if that is near."""
+        """Return whole numbers up to a few times the plan's value, and past ρ = 1 if that is near."""
         one, rho = float(self.rho(np.ones(1))[0]), float(self.rho(self.plan)[0])
         end = int(max(1.0, min(min(3 * rho, max(1.5, 1.5 * rho)) / one, self.largest)))
         spread = np.geomspace if self.saturated else np.linspace
@@ -59,14 +59,14 @@ class _Sweep:
         return min(1.0, float(self.rho(self.values())[-1]))
 
     def cost(self, values: Floats, of_change: Callable[[Floats], Floats]) -> Floats:
-        """Averaged over the targets, as the table of ``fedforget plan`` averages them."""
+        """Average over the targets, as the table of ``fedforget plan`` does."""
         return np.asarray(np.sum([share * of_change(change(values)) for share, change in self.parts], axis=0))
 
 
 def draw_costs(path: Path, plan: Plan, sizes: Mapping[int, int]) -> None:
-    """Probability and expected cost of forgetting against ρ_S and ρ_C, exact beside the union bound.
+    """Plot the probability and expected cost of forgetting against ρ_S and ρ_C: exact, and the union bound.
 
-    ``sizes`` says how many clients have so many samples.
+    ``sizes`` maps a number of samples to the number of clients that have it.
     """
     save_picture(path, lambda: _figure(plan, sizes))
 

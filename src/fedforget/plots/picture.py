@@ -1,6 +1,6 @@
-"""What all pictures share: colours, type, and files that are equal if the pictures are.
+"""Shared parts of all plots: colours, fonts, and reproducible files.
 
-matplotlib is imported only when one is drawn: it takes longer than everything that is drawn here.
+matplotlib is imported only when a plot is drawn, because importing it is slow.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _STYLE: Any = {
 
 
 def check_format(path: Path) -> None:
-    """Refuse a place where no picture can be, before anything else is done."""
+    """Refuse a path where no plot can be written. Commands call this before they start to work."""
     if path.suffix.lower() not in FORMATS:
         raise InvalidInput(f"cannot draw into {path}", hint=f"give a file that ends in {', '.join(FORMATS)}")
     try:
         if path.exists() and not path.is_file():
             raise InvalidInput(f"{path} is not a regular file", hint="give the name of a file, new or to be replaced")
         if not path.parent.is_dir():
-            raise InvalidInput(f"there is no directory {path.parent}", hint="make it first, or draw somewhere else")
+            raise InvalidInput(f"there is no directory {path.parent}", hint="create it first, or choose another path")
     except OSError as error:
         raise StorageFailed(f"cannot write {path}: {error.strerror}", hint="check the path of --plot") from error
 
 
 def save_picture(path: Path, draw: Callable[[], Figure]) -> None:
-    """Draw into a file, in our style."""
+    """Draw a figure in our style and save it."""
     check_format(path)
     import matplotlib as mpl  # noqa: PLC0415 (see above)
 

@@ -33,7 +33,7 @@ def defer(path: Path, submission: Submission) -> list[Receipt]:
 
 def hand_in(path: Path, submission: Submission) -> list[Receipt]:
     """Leave requests in the inbox for the next process at work. Refuse them here if a target is unknown."""
-    with run_directory.reading(path, settled=False) as run:
+    with run_directory.reading(path, only_idle=False) as run:
         book = run.record.book
         known = book.ids_of_key(submission)
         present_targets(run, book, submission.requests)
@@ -71,7 +71,7 @@ def forget_record(path: Path) -> None:
 
 def collects(path: Path, submission: Submission) -> bool:
     """Whether the run's policy collects requests. New seeds are drawn at once under any policy."""
-    with run_directory.reading(path, settled=False) as run:
+    with run_directory.reading(path, only_idle=False) as run:
         return run.record.policy.collects and not submission.new_seed
 
 

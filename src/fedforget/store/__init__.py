@@ -1,1 +1,1 @@
-"""Disk: the run directory. Nobody else writes it."""
+"""The run directory on disk. Only this package writes it."""

@@ -1,4 +1,4 @@
-"""The clients' memory on disk: ``clients.db``. In a deployment each client has a file of its own."""
+"""The clients' memory on disk: ``clients.db``. In a deployment each client has its own file."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ class ClientStore:
         self.database = database
 
     def add(self, client: Id, seed: Seed, contents: Iterable[tuple[Id, bytes]]) -> None:
-        """A new client with its samples and their content digests; call inside a transaction."""
+        """Insert a client with its samples and their content digests. Call inside a transaction."""
         self.database.run("INSERT INTO clients VALUES (?, ?, ?)", (client, seed.value, seed.nonce))
         self.database.run_many(
             "INSERT INTO samples VALUES (?, ?, ?, NULL)", ((client, sample, content) for sample, content in contents)
         )
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
-        """New samples, of new clients or of those that are there. Idempotent."""
+        """Insert new samples, of new or existing clients. Idempotent."""
         with self.database.transaction():
             for new in newcomers:
                 if new.seed is not None:
@@ -66,12 +66,12 @@ class ClientStore:
         return IdSet(client for (client,) in self.database.rows("SELECT client FROM clients"))
 
     def commitments(self) -> dict[Id, bytes]:
-        """What each client is committed to, from its own seed and nonce."""
+        """Return each client's commitment, computed from its seed and nonce."""
         rows = self.database.rows("SELECT client, seed, nonce FROM clients")
         return {client: Seed(seed, nonce).commitment for client, seed, nonce in rows}
 
     def sizes(self) -> dict[Id, int]:
-        """How many samples each client has."""
+        """Return the number of samples of each client."""
         return dict(self.database.rows("SELECT client, count(*) FROM samples GROUP BY client"))
 
     def samples(self, client: Id) -> IdSet:
@@ -82,7 +82,7 @@ class ClientStore:
         return bool(self.database.rows("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)))
 
     def contents(self, client: Id) -> dict[Id, bytes]:
-        """The digest of each sample's content."""
+        """Return the content digest of each sample of a client."""
         return dict(self.database.rows("SELECT sample, content FROM samples WHERE client = ?", (client,)))
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
@@ -101,7 +101,7 @@ class ClientStore:
         return int(self.database.rows("SELECT coalesce(max(round), 0) FROM witnesses")[0][0])
 
     def last_noted_step(self, until: int = 2**63 - 1) -> int:
-        """The last step that is noted as a first use, of those up to ``until``; 0 if there is none."""
+        """Return the last recorded first-use step that is at most ``until``, or 0."""
         rows = self.database.rows("SELECT coalesce(max(first_step), 0) FROM samples WHERE first_step <= ?", (until,))
         return int(rows[0][0])
 

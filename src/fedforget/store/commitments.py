@@ -1,4 +1,4 @@
-"""One digest for what the server and every client of a run are committed to."""
+"""One digest over the seed commitments of the server and of every client of a run."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Whether the parts of a run that a crash left still fit together.
+"""Check, after a crash, that the databases of a run are consistent with each other.
 
-Every commit is durable before the next one of another database relies on it, so whatever a crash does, certain things
-hold. Where they don't, commits were lost after they were made (a write-ahead log that was cut, altered or deleted), and
-going on would forget too little, or say that something was forgotten that is still there.
+Every commit is durable before a commit in another database relies on it, so certain invariants survive any crash. If
+one fails, commits were lost after they were made: a write-ahead log was cut, altered or deleted. Resuming such a run
+could erase too little, or report an erasure that did not happen.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from fedforget.store.client_store import ClientStore
 from fedforget.store.record import Record
 from fedforget.store.server_store import REWOUND, ServerStore
 
-_MOST_DRAWN = 10**8  # priorities
-_A_SLOT = 1000  # priorities that take as long as a slot takes beside its own
+_MOST_DRAWN = 10**8  # priorities that one check may draw
+_A_SLOT = 1000  # the fixed cost of one slot, in priorities
 
 
 def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> None:
-    """To be asked before anything that a crash left is tidied up."""
+    """Raise CommitsLost if the databases contradict each other. Call before cleaning up after a crash."""
     batches, work = record.batches, server.work()
     stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.pending()}
     if not work.keys() <= stages.keys():
-        raise _lost(record.database, "it knows nothing of a batch that others have begun with")
+        raise _lost(record.database, "it does not know a batch that the server has begun")
     half_applied = any(
         work.get(batch_id) == REWOUND and stage == Stage.ACCEPTED for batch_id, (_, stage) in stages.items()
     )
@@ -36,17 +36,17 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
         if stage != Stage.ACCEPTED:
             _require_applied(intent, server, clients)
         if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
-            raise _lost(server.database, "it was never rewound for a batch whose data are out")
+            raise _lost(server.database, "it was not rewound for a batch whose data are removed")
         stands = half_applied or all(map(partial(_stands, server, record), intent.ids))
         if stage == Stage.COMPLETED and not stands:
             raise _lost(server.database, "its model is not the one that a receipt names")
-    if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # else a rewind may be half way
+    if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # else a rewind may be half done
         rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
         _require_in_step(server, clients, rewound_to)
 
 
 def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
-    """Whether the model that a receipt names is the current one. A later batch takes the name out of the receipt."""
+    """Return whether a receipt's model is the current one. A later batch removes the model digest from the receipt."""
     named = record.book.receipt(identifier).model_digest
     if named is None and len(server.roster):
         return True
@@ -55,34 +55,34 @@ def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
 
 
 def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) -> None:
-    """What was removed is gone, and what was added is there."""
+    """Require that removed data are absent and added data are present."""
     there = {client: clients.samples(client) for client in clients.clients()}
     for request in intent.decision.requests:
         if request.client in there and (request.sample is None or request.sample in there[request.client]):
-            raise _lost(clients.database, "it holds what was removed")
+            raise _lost(clients.database, "it holds data that were removed")
     if any(client in server.roster for client in intent.decision.leaving):
         raise _lost(server.database, "it holds a client that was removed")
     for new in intent.decision.joining:
         if any(sample not in there.get(new.client, ()) for sample, _ in new.samples):
-            raise _lost(clients.database, "it lacks what was added")
+            raise _lost(clients.database, "it lacks data that were added")
         if new.client not in server.roster:
             raise _lost(server.database, "it lacks a client that was added")
 
 
 def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
-    """Uses are noted before the round that made them is committed, and one round at a time."""
+    """Require that first uses and witnesses match the committed rounds. They may be at most one round ahead."""
     ahead = clients.last_noted_step() > server.steps_of(server.rounds_done + 1)
     if ahead or clients.last_witnessed_round() > server.rounds_done + 1:
-        raise _lost(server.database, "it is behind what the clients have noted")
+        raise _lost(server.database, "it is behind the clients")
     if _witness_is_missing(server, clients):
-        raise _lost(clients.database, "it lacks a witness of the rounds that were committed")
+        raise _lost(clients.database, "it lacks a witness of a committed round")
     uses = _Uses(server, clients)
     if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
-        raise _lost(clients.database, "its first uses are not those of the rounds that were committed")
+        raise _lost(clients.database, "its first uses are not those of the committed rounds")
 
 
 def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
-    """Commits are lost from the end: look at the last round that has witnesses."""
+    """Return whether the last round with witnesses lacks one. Lost commits are the latest ones, so that is enough."""
     plan, done = server.plan, server.rounds_done
     if not done or not len(server.roster) or plan.clients_per_round * (len(server.roster) + _A_SLOT) > _MOST_DRAWN:
         return False
@@ -92,7 +92,7 @@ def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
 
 
 class _Uses:
-    """First uses as the draws say, against those that are noted."""
+    """Compares the recorded first uses with those that the draws imply."""
 
     def __init__(self, server: ServerStore, clients: ClientStore) -> None:
         self._server, self._clients, self._plan = server, clients, server.plan
@@ -100,9 +100,9 @@ class _Uses:
         self._known: dict[Id, tuple[PrfPriorities, IdSet, dict[Id, int]]] = {}
 
     def end_is_missing(self) -> bool:
-        """Commits are lost from the end: look back as far as the last round that noted anything.
+        """Return whether the latest first uses are missing. Checks back to the last round that recorded any.
 
-        Where every sample was used, none can be missing. What a round draws is bounded, and so is how many are drawn.
+        Nothing can be missing if every sample was used. The number of rounds that are drawn again is bounded.
         """
         if not self._clients.has_unused():
             return False
@@ -121,8 +121,8 @@ class _Uses:
         return False
 
     def differ_after(self, round_: int) -> bool:
-        """After a rewind to this round, what was noted before it may have come back."""
-        latest = min(self._server.rounds_done, round_ + self._affordable())  # ``verify`` derives them all
+        """Return whether the first uses after this round, to which the run was rewound, are wrong."""
+        latest = min(self._server.rounds_done, round_ + self._affordable())  # ``verify`` checks all of them
         since, until = self._server.steps_of(round_), self._server.steps_of(latest)
         expected: dict[tuple[Id, Id], int] = {}
         for later in range(round_ + 1, latest + 1):
@@ -139,7 +139,7 @@ class _Uses:
         return noted != expected
 
     def _affordable(self) -> int:
-        """So many rounds can be drawn again within seconds; a plan may say that a round draws without end."""
+        """Return how many rounds can be drawn again within seconds: a hostile plan can make one round very large."""
         plan, clients = self._plan, len(self._server.roster)
         largest = max(self._clients.sizes().values(), default=1)
         slots, batches = plan.clients_per_round * (clients + _A_SLOT), plan.local_steps * (largest + _A_SLOT)

@@ -1,4 +1,4 @@
-"""Making a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
+"""Create a run directory. The plan is written last: without it the directory is no run, and creation starts over."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, PR
 
 
 @dataclass(frozen=True, slots=True)
-class Birth:
-    """What a run starts from."""
+class NewRun:
+    """The initial content of a run directory."""
 
     file: PlanFile
     server_seed: Seed
@@ -41,10 +41,10 @@ class Birth:
     learner: Mapping[str, str]
 
 
-def create(path: Path, birth: Birth) -> None:
-    """Make a run directory. Until its plan is durable, which comes last, it is nothing and starts anew."""
+def create(path: Path, new: NewRun) -> None:
+    """Create a run directory, starting over if an earlier creation was interrupted. Does nothing if the run exists."""
     with storage_errors(path):
-        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # it holds the seeds
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)  # private: it holds the seeds
     with storage_errors(path):
         _refuse_foreign(path)
     with RunLock(path):
@@ -60,23 +60,23 @@ def create(path: Path, birth: Birth) -> None:
         ServerStore.create(
             server,
             ModelFiles(path / MODELS),
-            seed=birth.server_seed,
-            seed_origin=birth.seed_origin,
-            plan_digest=birth.file.digest,
-            commitments={client: seed.commitment for client, seed in birth.client_seeds.items()},
-            initial=birth.initial,
+            seed=new.server_seed,
+            seed_origin=new.seed_origin,
+            plan_digest=new.file.digest,
+            commitments={client: seed.commitment for client, seed in new.client_seeds.items()},
+            initial=new.initial,
         )
         with clients.transaction():
-            for client, seed in birth.client_seeds.items():
-                ClientStore(clients).add(client, seed, birth.contents(client))
-        Record(trail).create(birth.seed_origin, birth.learner)
+            for client, seed in new.client_seeds.items():
+                ClientStore(clients).add(client, seed, new.contents(client))
+        Record(trail).create(new.seed_origin, new.learner)
         server.close_canonical()
         clients.close_canonical()
         Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, CLIENTS)})
         trail.close_canonical()
         with storage_errors(path):
             sync_directory(path.absolute().parent)
-        write_durably(path / plan_file.NAME, birth.file.encode(), mode=0o600)
+        write_durably(path / plan_file.NAME, new.file.encode(), mode=0o600)
 
 
 def _refuse_foreign(path: Path) -> None:
@@ -93,7 +93,7 @@ def _refuse_foreign(path: Path) -> None:
 
 
 def _refuse_used(path: Path) -> None:
-    """A plan is durable before the first round and the first request: without it, a run that has either lost it."""
+    """Refuse to start over if the run has rounds or requests: it had a plan and has lost it."""
     used = 0
     for name, schema, sql in (
         (SERVER, server_store.SCHEMA, "SELECT count(*) FROM rounds WHERE round > 0"),
@@ -112,7 +112,7 @@ def _refuse_used(path: Path) -> None:
 
 
 def _wipe(path: Path) -> None:
-    """A directory killed before its plan was durable starts anew."""
+    """Delete what an interrupted creation left."""
     with storage_errors(path):
         for entry in path.iterdir():
             if entry.name == "lock":

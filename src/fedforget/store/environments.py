@@ -1,4 +1,4 @@
-"""In which numeric environment each round was trained. Derived from rounds, so rewound with them."""
+"""The numeric environment in which each round was trained. Rewound together with the rounds."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CREATE TABLE environments (
 
 @dataclass(frozen=True, slots=True)
 class TrainedRounds:
-    """Rounds that one environment trained."""
+    """Consecutive rounds trained in one environment."""
 
     first_round: int
     last_round: int
@@ -39,24 +39,24 @@ class TrainedRounds:
 
 
 class Environments:
-    """The table ``environments``: each row stands until the next."""
+    """The table ``environments``: each row holds until the first round of the next."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     def begin(self, round_: int, environment: Mapping[str, str]) -> None:
-        """Rounds from this one on are trained here. Durable before the first of them is committed."""
+        """Record the environment of all rounds from this one on. Call before the first of them is committed."""
         text = json.dumps(environment, sort_keys=True)
         rows = self._database.rows("SELECT first_round, environment FROM environments ORDER BY first_round")
         before, noted = [row for row in rows if row[0] < round_], [row for row in rows if row[0] >= round_]
         expected = [] if before and before[-1][1] == text else [(round_, text)]
-        if noted != expected:  # also where a crash came between this note and the round
+        if noted != expected:  # also after a crash between this write and the round
             with self._database.transaction():
                 self._database.run("DELETE FROM environments WHERE first_round >= ?", (round_,))
                 self._database.run_many("INSERT INTO environments VALUES (?, ?)", expected)
 
     def of_rounds(self, rounds_done: int) -> list[TrainedRounds]:
-        """Who trained the rounds up to this one, in order."""
+        """Return the environments of all rounds up to this one, in order."""
         rows = self._rows(rounds_done)
         edges = [*(first for first, _ in rows), rounds_done + 1]
         return [
@@ -64,8 +64,8 @@ class Environments:
             for (first, after), (_, environment) in zip(pairwise(edges), rows, strict=True)
         ]
 
-    def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:  # noqa: ARG002 (no client's own)
-        """Call inside a transaction."""
+    def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:  # noqa: ARG002 (holds nothing per client)
+        """Delete the environments of later rounds. Call inside a transaction."""
         self._database.run("DELETE FROM environments WHERE first_round > ?", (rounds_left,))
 
     def _rows(self, last: int) -> list[tuple[int, dict[str, str]]]:

@@ -1,4 +1,4 @@
-"""What a hint may name: a command only for a run that a command can open, else what does the same in Python."""
+"""Text for hints: the command that helps, or the same call in Python if the run uses its own model or data."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedforget.store.plan_file import PlanFile
 
 
 def train(run: Path) -> str:
-    """How to go on with a run, which finishes what was interrupted."""
+    """How to resume a run, which also finishes interrupted requests."""
     return _how(run, "train {}", "{}.train()")
 
 
@@ -18,19 +18,19 @@ def forget(run: Path) -> str:
 
 
 def run_pending(run: Path, *, everything: bool = False) -> str:
-    """How to meet the requests that wait."""
+    """How to carry out pending requests."""
     if everything:
         return _how(run, "run-pending {} --all", "{}.run_pending(everything=True)")
     return _how(run, "run-pending {}", "{}.run_pending()")
 
 
 def rebuild(run: Path) -> str:
-    """How to compute lost models again."""
+    """How to recompute lost models."""
     return _how(run, "doctor {} --rebuild", "fedforget.health.repair.rebuild({})")
 
 
 def rebuild_now(run: Path) -> str:
-    """The same, as `doctor` itself says it."""
+    """How to recompute lost models, as `doctor` itself prints it."""
     return rebuild(run) if _has_own_data(run) else "give the same command with --rebuild"
 
 
@@ -41,7 +41,7 @@ def _how(run: Path, command: str, python: str) -> str:
 
 
 def _has_own_data(run: Path) -> bool:
-    """False where the plan cannot be read: that is told by the error which is being raised."""
+    """Return False if the plan cannot be read: the error being raised reports that."""
     try:
         return not PlanFile.read(run).is_built_in
     except FedForgetError:

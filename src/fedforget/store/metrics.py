@@ -1,4 +1,4 @@
-"""Measurements: derived from models, so rewound with them, and dropped for clients that leave."""
+"""Accuracy measurements. Rewound together with the models, and deleted with their client."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.disk.column_checks import check, is_id, is_whole
 from fedforget.disk.database import Database
 
-SERVER_TEST_SET = -1  # no id of a client: metrics of the server's own test data
+SERVER_TEST_SET = -1  # in the column ``client``, which holds no negative id: the server's own test data
 
 SCHEMA = f"""
 CREATE TABLE metrics (
@@ -37,13 +37,13 @@ class Metrics:
         return self.accuracies().get(round_)
 
     def accuracies(self) -> dict[int, float]:
-        """Every round that was measured on the server's test set."""
+        """Return the accuracy on the server's test set of each measured round."""
         rows = self._database.rows(
             "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
         )
         return {round_: correct / count for round_, correct, count in rows if count}
 
     def rewind(self, rounds_left: int, leaving: Iterable[Id]) -> None:
-        """Call inside a transaction."""
+        """Delete the measurements of later rounds and of leaving clients. Call inside a transaction."""
         self._database.run_many("DELETE FROM metrics WHERE client = ?", ((client,) for client in leaving))
         self._database.run("DELETE FROM metrics WHERE round > ?", (rounds_left,))

@@ -1,4 +1,4 @@
-"""One safetensors file per kept state, named by the digest of its bytes and checked against it on every load."""
+"""Model files: one safetensors file per kept state, named by the digest of its bytes, which every load verifies."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _OPTIMIZER = "server-optimizer/"
 
 
 def encode(state: State) -> bytes:
-    """The bytes of a state: the model's tensors under their own names, the server optimiser's under a prefix."""
+    """Encode a state: the model's tensors under their own names, the server optimizer's under a prefix."""
     tensors: dict[str, NDArray[np.generic]] = {}
     for name, tensor in state.model.items():
         if name.startswith(_OPTIMIZER):
-            raise InvalidInput(f"a tensor of the model is called {name!r}", hint=f"rename it: {_OPTIMIZER} is taken")
+            raise InvalidInput(f"a tensor of the model is called {name!r}", hint=f"rename it: {_OPTIMIZER} is reserved")
         tensors[name] = np.asarray(tensor, order="C")
     for name, tensor in (state.optimizer or {}).items():
         tensors[_OPTIMIZER + name] = np.asarray(tensor, order="C")
@@ -52,7 +52,7 @@ def decode(data: bytes) -> State:
 
 
 def _bytes_of(kind: str) -> int:
-    """Of a tensor that the plan describes as ``parameter float32 64x10``; 0 if it says something else."""
+    """Return the bytes of a tensor described as ``parameter float32 64x10``; 0 for any other text."""
     _, _, rest = kind.partition(" ")
     dtype, _, shape = rest.partition(" ")
     sizes = [] if shape == "scalar" else shape.split("x")
@@ -73,7 +73,7 @@ class ModelFiles:
         return self._directory / (name + SUFFIX)
 
     def write(self, state: State) -> str:
-        """Make a state durable; returns its digest."""
+        """Write a state durably and return its digest."""
         data = encode(state)
         name = digest(data)
         if not self._holds(name, data):
@@ -87,7 +87,7 @@ class ModelFiles:
             return False
 
     def require_room_for(self, name: str, tensors: Mapping[str, str]) -> None:
-        """Refuse tensors that cannot be in this file: it is smaller than they are."""
+        """Raise RunDamaged if a file is smaller than the tensors that the plan names."""
         needed = sum(_bytes_of(kind) for kind in tensors.values())
         found = self.door.size(name + SUFFIX)
         if found is not None and found < needed:
@@ -97,7 +97,7 @@ class ModelFiles:
             )
 
     def size_of_one(self) -> int:
-        """Bytes of a file; all of a run are about alike."""
+        """Return the size of some model file in bytes; all of a run are about equal. 0 if there is none."""
         names = self.door.names(SUFFIX)
         return (self.door.size(names[0]) or 0) if names else 0
 
@@ -113,7 +113,7 @@ class ModelFiles:
             raise RunDamaged(f"the model file {path} is not a safetensors file: {error}", hint=self._remedy) from error
 
     def check(self, name: str) -> None:
-        """Refuse a file that is not what its name says, without holding it in memory."""
+        """Verify a file against its digest without holding it in memory."""
         hasher = new_hasher()
         with self._opened(name) as file:
             for chunk in chunks(file):
@@ -123,7 +123,7 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        """A model file whose header says what its size is."""
+        """Open a model file whose header matches its size."""
         path = self.path(name)
         try:
             with self.door.opened(name + SUFFIX) as file:
@@ -141,17 +141,17 @@ class ModelFiles:
 
     @property
     def _remedy(self) -> str:
-        return f"{hints.rebuild(self._directory.parent)} computes it again, or restore it from a backup"
+        return f"recompute it with {hints.rebuild(self._directory.parent)}, or restore it from a backup"
 
     def drop(self, names: Iterable[str]) -> None:
-        """Unlink these, durably."""
+        """Unlink these files durably."""
         for name in names:
             with storage_errors(self.path(name)):
                 self.path(name).unlink(missing_ok=True)
                 sync_directory(self._directory)
 
     def keep_only(self, names: Iterable[str]) -> None:
-        """Unlink every file that no round refers to, and torn temporary ones."""
+        """Unlink every other model file, and temporary files."""
         wanted = {name + SUFFIX for name in names}
         with storage_errors(self._directory):
             gone = [path for path in self._directory.iterdir() if path.name not in wanted]

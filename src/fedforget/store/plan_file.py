@@ -1,4 +1,4 @@
-"""``plan.toml``: what was decided before training, frozen. Nothing in it derives from the roster except K and b."""
+"""``plan.toml``: the frozen decisions of a run. Only K and b in it derive from the roster."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedforget.errors import InvalidInput, NoSuchRun, PlanRefused, RunDamaged, R
 
 NAME = "plan.toml"
 FORMAT = 2
-OWN = "own"  # the name of a model, or of data, that a user brought
+OWN = "own"  # the name of a model or dataset that the user supplies
 _MOST = 2**22  # bytes
 _HEADER = "# The plan of this FedForget run, frozen when it began. Changing it makes the run refuse to open.\n"
 
@@ -31,7 +31,7 @@ Settings = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class PlanFile:
-    """The plan, what is trained on what, and the commitment to the server's seed."""
+    """The plan, the model and dataset, and the commitment to the server's seed."""
 
     plan: Plan
     model: Settings
@@ -63,7 +63,7 @@ class PlanFile:
 
     @property
     def is_built_in(self) -> bool:
-        """Whether a command can build the model and the data from the plan alone."""
+        """Whether the model and the data can be built from the plan alone."""
         return OWN not in (self.model.get("name"), self.dataset.get("name"))
 
     @property
@@ -71,7 +71,7 @@ class PlanFile:
         return digest(self.encode())
 
     def differences(self, other: PlanFile) -> list[str]:
-        """What is not the same, seeds aside, in words."""
+        """Return the differences as text, seeds aside."""
         here, there = _flat(self), _flat(other)
         return [
             f"{key} is {here.get(key)!r}, not {there.get(key)!r}"
@@ -81,7 +81,7 @@ class PlanFile:
 
     @classmethod
     def decode(cls, data: bytes) -> PlanFile:
-        """Raises ValueError, KeyError or TypeError where the text is not a plan."""
+        """Parse a plan; raise ValueError, KeyError or TypeError if the text is not one."""
         _check_format(data.decode())
         text = parse_toml(data)
         plan = Plan(
@@ -95,7 +95,7 @@ class PlanFile:
 
     @classmethod
     def read(cls, run: Path) -> PlanFile:
-        """The plan of a run directory."""
+        """Read the plan of a run directory; raise RunDamaged, RunTooOld, RunTooNew or NoSuchRun."""
         path, data = run / NAME, read_bytes(run)
         try:
             return cls.decode(data)
@@ -110,7 +110,7 @@ class PlanFile:
 
 
 def read_bytes(run: Path) -> bytes:
-    """The plan of a run directory as it stands there."""
+    """Return the plan of a run directory as bytes."""
     path = run / NAME
     try:
         return Door(run).read(NAME, _MOST)
@@ -118,7 +118,7 @@ def read_bytes(run: Path) -> bytes:
         if (run / "server.db").exists():
             raise RunDamaged(
                 f"{path} is missing",
-                hint="restore it from a backup; if the run was never made whole, give `train --out` again",
+                hint="restore it from a backup; if `train --out` was interrupted while creating the run, give it again",
             ) from error
         raise NoSuchRun(f"{run} holds no run", hint="make one with `fedforget train --out`") from error
     except OSError as error:
@@ -126,7 +126,7 @@ def read_bytes(run: Path) -> bytes:
 
 
 def _check_format(text: str) -> None:
-    """Which version wrote it; and that it has only lines as this one writes them, which are parsed in no time."""
+    """Require our format version and only lines that we write; crafted TOML could take very long to parse."""
     found = re.search(r"^format = ([0-9]{1,9})$", text, re.MULTILINE)
     if found is None:
         raise KeyError("format")
@@ -137,18 +137,18 @@ def _check_format(text: str) -> None:
         raise RunTooOld("made by FedForget 0.2")
     for line in text.split("\n"):
         if not _LINE.fullmatch(line):
-            raise ValueError(f"{line[:60]!r} is no line of a plan")
+            raise ValueError(f"{line[:60]!r} is not a line of a plan")
 
 
 def _settings(found: Any) -> Settings:
-    """What a model or a dataset is made with: names and numbers."""
+    """Require the settings of a model or dataset: a table of texts and numbers."""
     if not isinstance(found, dict) or not all(isinstance(value, str | int | float) for value in found.values()):
         raise ValueError("the settings of a model or dataset are names and numbers")
     return found
 
 
 def _key(name: str) -> str:
-    """Bare where TOML allows it."""
+    """Return a TOML key: bare if TOML allows it, else quoted."""
     return name if _BARE.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 

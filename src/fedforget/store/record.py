@@ -1,7 +1,7 @@
-"""``record.db``: the legal trail. Requests and what became of them, events in a hash chain, versions, metrics.
+"""``record.db``: the audit trail. Requests with their outcome, events in a hash chain, versions, metrics.
 
-It is not part of the function. About what is gone it holds keyed pseudonyms and MACs of superseded digests, nothing
-else; the ids of a request stand here only until it is purged: among those that wait, or in the intent of its batch.
+The record is not part of the run's function. About erased data it holds only keyed pseudonyms and MACs of superseded
+digests. The ids of a request are here only until it is purged: in ``waiting``, or in the intent of its batch.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Record:
         self.batches = Batches(database, self.chain, self.pseudonyms, (self.metrics, self.environments))
 
     def create(self, seed_origin: str, learner: Mapping[str, str]) -> None:
-        """``learner``: the parts of the module and the loss, by name."""
+        """Write the first rows. ``learner``: the names of the module's parts and of the loss."""
         with self.database.transaction():
             self.database.run("INSERT INTO record VALUES ('learner', ?)", (json.dumps(learner),))
             self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(_KEY_BYTES),))
@@ -81,7 +81,7 @@ class Record:
 
     @property
     def receipt_key(self) -> str | None:
-        """The key that receipts are signed with, by its id; None if none was made."""
+        """The id of the key that signs receipts, or None if there is none yet."""
         rows = self.database.rows("SELECT value FROM record WHERE key = 'receipt_key'")
         return str(rows[0][0]) if rows else None
 
@@ -92,12 +92,12 @@ class Record:
 
     @property
     def learner(self) -> dict[str, str]:
-        """The parts of the module and the loss, by the names they last had."""
+        """The last recorded names of the module's parts and of the loss."""
         rows = self.database.rows("SELECT value FROM record WHERE key = 'learner'")
         return parse_names(rows[0][0] if rows else "", self.database.path)
 
     def note_learner(self, learner: Mapping[str, str], differences: Sequence[str], *, compared: bool) -> None:
-        """The learner has other names. ``compared``: a witness agreed; else no round stays that could be asked."""
+        """Record new names of the learner. ``compared``: a witness confirmed it; False if no round is left to check."""
         with self.database.transaction():
             self.database.run("UPDATE record SET value = ? WHERE key = 'learner'", (json.dumps(learner),))
             self.chain.append("learner renamed", {"differences": list(differences), "compared": compared})
@@ -116,14 +116,14 @@ class Record:
 
     @property
     def forgotten_at(self) -> int:
-        """Where in the chain the record last forgot itself; 0 if it never did."""
+        """The sequence number of the last ``forget_itself`` event, or 0."""
         return max((event.sequence for event in self.chain.events() if event.kind == _FORGOTTEN), default=0)
 
     def forget_itself(self) -> None:
-        """Destroy the key, and whatever was made with it: nobody can link an id to a request any more."""
+        """Destroy the key and everything derived from it, so that no id can be linked to a request any more."""
         if self.book.waiting() or self.batches.pending():
-            meet = hints.run_pending(self.database.path.parent, everything=True)
-            raise InvalidInput("a request waits", hint=f"meet it with {meet}, or cancel it, first")
+            command = hints.run_pending(self.database.path.parent, everything=True)
+            raise InvalidInput("a request is pending", hint=f"carry it out with {command}, or cancel it, first")
         with self.database.transaction():
             self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(_KEY_BYTES),))
             self.database.run("DELETE FROM erased")

@@ -1,6 +1,6 @@
-"""Whether the rows of a run can be what they should be, beyond what the constraints of its columns say.
+"""Plausibility checks across rows and tables, beyond the CHECK constraints of single columns.
 
-Whether they are the right ones is for ``verify`` to say.
+``verify`` checks that the values are the right ones.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedforget.requests.policy import Policy
 
 
 def validate_seeds(server: Database, clients: Database, committed: bytes) -> None:
-    """Everybody's seed must be the one that was committed to: with another, every draw would be another."""
+    """Require that the server's and every client's seed match their commitments: another seed changes every draw."""
     values = dict(server.rows("SELECT key, value FROM server"))
     _require(server, Seed(values["seed"], values["nonce"]).commitment == committed, "the seed")
     commitments = dict(server.rows("SELECT client, commitment FROM roster"))
@@ -58,7 +58,7 @@ def validate_record(database: Database) -> None:
 def _require(database: Database, holds: bool, what: str) -> None:
     if not holds:
         raise RunDamaged(
-            f"{database.path} is damaged: {what} is missing or cannot be right",
+            f"{database.path} is damaged: {what} is missing or invalid",
             hint="restore it from a backup; see `fedforget doctor`",
         )
 

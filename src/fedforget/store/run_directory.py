@@ -1,13 +1,13 @@
-"""The run directory: creating it, opening it for writing or reading, leaving it canonical.
+"""Open a run directory for writing or reading, and close it in canonical form.
 
-plan.toml   frozen; written last when a run is made, so that a directory without it starts anew
+plan.toml   the frozen plan; written last on creation, so a directory without it is created again
 server.db   function: seed, roster with commitments, rounds, digests of kept states
 clients.db  function: each client's seed, sample ids with content digests
 models/     function: one safetensors file per kept round, named by digest
 record.db   record: requests, receipts, events, metrics
-inbox/      requests that were handed in while somebody was at work
-receipt-key.pem, receipt-key.pub.pem   what receipts are signed and verified with
-lock        held by the process at work
+inbox/      requests submitted while another process had the run open
+receipt-key.pem, receipt-key.pub.pem   sign and verify receipts
+lock        held by the writing process
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedforget.disk import wal
 from fedforget.disk.database import Database
 from fedforget.disk.door import Door, chunks
 from fedforget.disk.files import TEMPORARY, digest, new_hasher, storage_errors, write_durably
-from fedforget.disk.lock import RunLock, at_rest, looking, undisturbed
+from fedforget.disk.lock import RunLock, exclusive_section, require_idle, shared_lock
 from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import JOURNAL, require
 from fedforget.disk.write_behind import WriteBehind
@@ -39,7 +39,7 @@ from fedforget.store.row_checks import validate_clients, validate_record, valida
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 
-_LARGE = 2**20  # bytes of a model that takes a while to write
+_LARGE = 2**20  # bytes from which a model is slow to write
 
 
 @dataclass(slots=True)
@@ -52,29 +52,29 @@ class OpenRun:
     clients: ClientStore
     record: Record
     inbox: Inbox
-    crashed: bool = False  # it was not closed properly
+    crashed: bool = False  # the last writer did not close it properly
 
     def require_whole(self) -> None:
-        """After a crash: that nothing was lost since."""
+        """After a crash, raise CommitsLost if the databases contradict each other."""
         crash_check.require_whole(self.server, self.clients, self.record)
 
     def databases(self) -> tuple[Database, Database, Database]:
         return self.server.database, self.clients.database, self.record.database
 
     def purge_function(self) -> None:
-        """Rebuild the function's databases from their content alone, and unlink models no round refers to."""
+        """Rebuild the function's databases from their content alone, and unlink unreferenced models."""
         self.server.database.rebuild()
         self.clients.database.rebuild()
         self.server.models.keep_only(self.server.kept().values())
 
     def commit_to(self, commitment: bytes) -> str:
-        """Write the commitment to a new server seed into the plan; nothing else of a plan ever changes."""
+        """Write the commitment to a new server seed into the plan and return its digest. Nothing else in it changes."""
         self.file = replace(self.file, server_commitment=commitment)
         write_durably(self.path / plan_file.NAME, self.file.encode(), mode=0o600)
         return self.file.digest
 
     def has(self, target: Request) -> bool:
-        """Whether a client, or a sample of a client, is in the run."""
+        """Return whether a client, or a sample of a client, is in the run."""
         return target.client in self.server.roster and (
             target.sample is None or self.clients.has(target.client, target.sample)
         )
@@ -87,18 +87,18 @@ def is_run(path: Path) -> bool:
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[OpenRun]:
-    """Open a run to change it: locked, cleaned of what a crash left, canonical again afterwards."""
-    PlanFile.read(path)  # says so if there is no run
-    with RunLock(path), _working(path) as run:
+    """Open a run for writing: lock it, clean up after a crash, and leave it canonical and sealed."""
+    PlanFile.read(path)  # raises NoSuchRun
+    with RunLock(path), _open_for_writing(path) as run:
         yield run
 
 
 @contextlib.contextmanager
-def _working(path: Path) -> Iterator[OpenRun]:
-    run = _checked_for_work(path)
-    behind, clean = WriteBehind(gives_way=run.server.models.size_of_one() >= _LARGE), False
+def _open_for_writing(path: Path) -> Iterator[OpenRun]:
+    run = _validated(path)
+    behind, clean = WriteBehind(low_priority=run.server.models.size_of_one() >= _LARGE), False
     try:
-        with undisturbed(path):
+        with exclusive_section(path):
             run.record.database.begin_writing()
             run.record.seals.break_all()  # before any other byte changes
             run.server.database.begin_writing()
@@ -113,15 +113,15 @@ def _working(path: Path) -> Iterator[OpenRun]:
         _write_behind(run, None)
         with contextlib.suppress(StorageFailed, RunDamaged):
             _clean(run)
-            clean = not isinstance(error, CommitsLost)  # which is to be found again, not sealed in
+            clean = not isinstance(error, CommitsLost)  # leave unsealed, so that the next opening reports it again
         _leave(run, suppress=True, seal=clean)
         raise
     _leave(run, suppress=False, seal=True)
 
 
-def _checked_for_work(path: Path) -> OpenRun:
-    """The run as a look finds it, complete, before SQLite opens any file of it to write."""
-    with looking(path):
+def _validated(path: Path) -> OpenRun:
+    """Open and validate a run for reading, before SQLite opens any of its files for writing."""
+    with shared_lock(path):
         run = _open(path)
         with _closed_on_failure(run):
             if run.crashed:
@@ -133,24 +133,25 @@ def _checked_for_work(path: Path) -> OpenRun:
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iterator[OpenRun]:
-    """Open a run to look at it; writes nothing. ``settled``: only if no process works on it and no request is pending.
+def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False) -> Iterator[OpenRun]:
+    """Open a run for reading. Writes nothing.
 
-    ``trusting``: the caller checks the seeds itself and reports every mismatch. A run that is not settled is only
-    described, so nothing relies on them there either.
+    ``only_idle``: raise RunBusy if a process writes the run, UnfinishedRequest if a request was interrupted. Callers
+    that only describe a run pass False; nothing relies on the seeds then, so they are not checked.
+    ``skip_seed_check``: the caller checks the seeds itself and reports every mismatch.
     """
-    trusting = trusting or not settled
-    PlanFile.read(path)  # says so if there is no run
-    with at_rest(path) if settled else contextlib.nullcontext(), looking(path):
-        run = _open(path, trusting=trusting)
+    skip_seed_check = skip_seed_check or not only_idle
+    PlanFile.read(path)  # raises NoSuchRun
+    with require_idle(path) if only_idle else contextlib.nullcontext(), shared_lock(path):
+        run = _open(path, skip_seed_check=skip_seed_check)
         try:
-            if settled and run.record.batches.pending():
+            if only_idle and run.record.batches.pending():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
-                    hint=f"finish it with {hints.train(path)}, or by asking for it again",
+                    hint=f"finish it with {hints.train(path)}, or give the same request again",
                 )
-            if settled and run.crashed:
-                with contextlib.suppress(*((RunDamaged,) if trusting else ())):
+            if only_idle and run.crashed:
+                with contextlib.suppress(*((RunDamaged,) if skip_seed_check else ())):
                     run.require_whole()
                 _rewind_privately(run)
             yield run
@@ -159,7 +160,7 @@ def reading(path: Path, *, settled: bool = True, trusting: bool = False) -> Iter
 
 
 def _rewind_privately(run: OpenRun) -> None:
-    """Without the uses of a round that was never committed, which the next process to work takes back on disk."""
+    """Drop, in memory only, the first uses of an uncommitted round. The next writer drops them on disk."""
     done = run.server.rounds_done
     last = run.server.steps_of(done)
     if run.clients.last_noted_step() > last or run.clients.last_witnessed_round() > done:
@@ -181,8 +182,8 @@ def _close(run: OpenRun) -> None:
         database.close()
 
 
-def _open(path: Path, *, trusting: bool = False) -> OpenRun:
-    """Every part of a run as it is now, checked. The caller holds ``looking``."""
+def _open(path: Path, *, skip_seed_check: bool = False) -> OpenRun:
+    """Open and validate every part of a run. The caller holds ``shared_lock``."""
     file = PlanFile.read(path)
     with contextlib.ExitStack() as opened, storage_errors(path):
 
@@ -200,7 +201,7 @@ def _open(path: Path, *, trusting: bool = False) -> OpenRun:
         validate_server(server_database, file.plan)
         validate_clients(clients_database)
         crashed, pending = not trail.seals.all(), trail.batches.pending()
-        if crashed and not trusting and not pending:  # else new seeds may be half way in
+        if crashed and not skip_seed_check and not pending:  # a pending reseed may be half done
             validate_seeds(server_database, clients_database, file.server_commitment)
         server = ServerStore(server_database, ModelFiles(path / MODELS), file.plan)
         if server.plan_digest != digest(plan_file.read_bytes(path)) and not pending:
@@ -220,18 +221,18 @@ def _require_models(path: Path) -> None:
 
 
 def logs_beside(path: Path) -> list[str]:
-    """Logs of the function's databases: there while a process works, and after a crash."""
+    """Return the non-empty logs of the function's databases: a process is writing, or has crashed."""
     return [name + wal.SUFFIX for name in (SERVER, CLIENTS) if wal.has_content(path / name)]
 
 
 def _check_seals(path: Path, trail: Record) -> None:
-    """What was closed properly must be found as it was left."""
+    """Require that a properly closed run is byte for byte what it was at closing."""
     seals = trail.seals.all()
     if not seals:
         return
     if logs := logs_beside(path):  # seals are broken before the first commit
         raise CommitsLost(
-            f"{path / RECORD} has lost commits: it knows nothing of {logs[0]}",
+            f"{path / RECORD} has lost commits: it does not know of {logs[0]}",
             hint="restore the whole run directory from a backup; see `fedforget doctor`",
         )
     problem = _broken_seal(path, trail, seals)
@@ -249,12 +250,12 @@ def _broken_seal(path: Path, trail: Record, seals: dict[str, str]) -> str | None
             return f"{path / name} is missing"
     unlike = [name for name in (CLIENTS, SERVER) if digest_of(path, name) != seals[name]]
     if len(unlike) > 1:
-        return misfit(path)
+        return seal_mismatch(path)
     return f"{path / unlike[0]} is damaged: it is not what it was when the run was last closed" if unlike else None
 
 
 def digest_of(path: Path, name: str) -> str:
-    """The digest of a database of a run, read piece by piece; refused if its size is not what its header says."""
+    """Return the digest of a database of a run; raise RunDamaged if its size contradicts its header."""
     hasher = new_hasher()
     with Door(path).opened(name) as file:
         require(path / name, header_problem(os.pread(file, PAGE, 0), os.fstat(file).st_size))
@@ -263,8 +264,8 @@ def digest_of(path: Path, name: str) -> str:
     return hasher.hexdigest()
 
 
-def misfit(path: Path) -> str:
-    """Where neither database of the function is the one that the record has sealed, the odd one may be the record."""
+def seal_mismatch(path: Path) -> str:
+    """Return the message for a record whose seals match neither database: either side may be the wrong one."""
     return (
         f"{path / RECORD} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
         "or both of them are"
@@ -277,11 +278,11 @@ def _write_behind(run: OpenRun, behind: WriteBehind | None) -> None:
 
 
 def _clean(run: OpenRun) -> None:
-    """Take away what a crash left: temporary files, models no round refers to, uses of rounds never committed."""
+    """Delete what a crash left: temporary files, unreferenced models, first uses of uncommitted rounds."""
     with storage_errors(run.path):
         for name in (*Door(run.path).names(TEMPORARY), *Door(run.path).names(TEMPORARY + JOURNAL)):
             leftover = run.path / name
-            if leftover.is_symlink() or not leftover.is_dir():  # FedForget makes no directory of that name
+            if leftover.is_symlink() or not leftover.is_dir():  # FedForget never creates such a directory
                 leftover.unlink()
     run.inbox.clean()
     run.server.models.keep_only(run.server.kept().values())
@@ -292,9 +293,9 @@ def _clean(run: OpenRun) -> None:
 def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
     failure: FedForgetError | None
     try:
-        with undisturbed(run.path):
+        with exclusive_section(run.path):
             failure = _close_all(run, seal=seal)
-    except (StorageFailed, RunBusy) as error:  # as after a crash: the next opening makes it canonical
+    except (StorageFailed, RunBusy) as error:  # as after a crash, the next writer makes it canonical
         _close(run)
         failure = error
     if failure is not None and not suppress:
@@ -302,7 +303,7 @@ def _leave(run: OpenRun, *, suppress: bool, seal: bool) -> None:
 
 
 def _close_all(run: OpenRun, *, seal: bool) -> FedForgetError | None:
-    """Leave every file canonical; returns what went wrong."""
+    """Close every database in canonical form; return the first failure, or None."""
     failure: FedForgetError | None = None
     for database in run.databases():  # the record comes last, with the seals of the others
         try:

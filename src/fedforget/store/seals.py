@@ -1,4 +1,4 @@
-"""Seals: what the files of a run were when they were last closed. None while somebody works, or after a crash."""
+"""Seals: digests of a run's files at its last closing. Absent while a process writes the run, and after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OWN_SEAL = "record"
 
 
 class Seals:
-    """The table ``seals``, of the other databases and of the one it is in."""
+    """The table ``seals``: digests of the other databases and of the record itself."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class Seals:
             self._database.run("DELETE FROM seals")
 
     def content_digest(self) -> str:
-        """Of every row of the database, its own seal aside."""
+        """Return the digest of every row of the database except its own seal."""
         hasher = hashlib.blake2b(digest_size=32, person=b"fedforget/record")
         for (table,) in self._database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
             for row in self._database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (our own table names)

@@ -42,7 +42,7 @@ CREATE TABLE rounds (
 """
 
 
-WORK = "work"  # batches whose data go or come: there while that is under way, never at rest
+WORK = "work"  # progress of the batches being carried out; absent from a closed run
 BEGUN, REWOUND = "begun", "rewound"
 
 
@@ -67,7 +67,7 @@ class ServerStore:
         commitments: Mapping[Id, bytes],
         initial: State,
     ) -> None:
-        """A server that has done nothing yet."""
+        """Write the rows of a server before its first round."""
         name = models.write(initial)
         values = {
             "nonce": seed.nonce,
@@ -93,7 +93,7 @@ class ServerStore:
         return rows[0][0]
 
     def stored_rounds_done(self) -> int:
-        """What is on disk, also where a stop came between a commit and its note here."""
+        """Return the rounds done on disk, which can differ from ``rounds_done`` after an interruption."""
         return int(self._value("rounds_done"))
 
     @property
@@ -122,7 +122,7 @@ class ServerStore:
         return self._first_use.known()
 
     def kept(self) -> dict[int, str]:
-        """The rounds whose models are on disk, and the digests that name them."""
+        """Return the rounds whose models are kept, with the digests of the models."""
         return dict(self.database.rows("SELECT round, model FROM rounds ORDER BY round"))
 
     def model_digest(self, round_: int | None = None) -> str:
@@ -159,7 +159,7 @@ class ServerStore:
             self._unlink_unless_referenced(dropped)
 
     def work(self) -> dict[str, str]:
-        """How far it is with the batches that were begun: the record must know of each."""
+        """Return the progress of each batch that was begun. The record must know all of them."""
         rows = self.database.rows("SELECT value FROM server WHERE key = ?", (WORK,))
         try:
             return {str(batch): str(how_far) for batch, how_far in parse_object(rows[0][0]).items()} if rows else {}
@@ -197,13 +197,13 @@ class ServerStore:
         self._reload()
 
     def join(self, commitments: Mapping[Id, bytes]) -> None:
-        """New clients. Idempotent."""
+        """Add new clients to the roster. Idempotent."""
         with self.database.transaction():
             self.database.run_many("INSERT OR IGNORE INTO roster VALUES (?, ?, NULL)", commitments.items())
         self._reload()
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
-        """Take the server's new seed and the commitments to the clients'. The plan file comes first. Idempotent."""
+        """Store the server's new seed and the clients' new commitments, after updating the plan file. Idempotent."""
         plan_digest = self.plan_digest if self.commit_to is None else self.commit_to(seed.commitment)
         with self.database.transaction():
             for key, value in (

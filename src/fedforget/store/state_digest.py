@@ -1,4 +1,4 @@
-"""The digest of the function part: its canonical export, nothing about path, time, versions or record."""
+"""The state digest: over a canonical export of the function, without path, time, versions or record."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedforget.store.run_directory import OpenRun
 
 
 def canonical_export(run: OpenRun) -> Iterator[bytes]:
-    """The state as lines of JSON in a fixed order: plan, server, roster, kept rounds, clients and their samples."""
+    """Yield the state as JSON lines in a fixed order: plan, server, roster, kept rounds, clients, their samples."""
     server, clients = run.server, run.clients
     yield _line("plan", run.file.encode().decode())
     yield _line("server", server.seed.value.hex(), server.seed.nonce.hex(), server.seed_origin, server.rounds_done)
@@ -38,7 +38,7 @@ def state_digest(run: OpenRun) -> str:
     return hasher.hexdigest()
 
 
-_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # made once: there is a line per sample
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # built once: there is a line per sample
 
 
 def _line(*values: Any) -> bytes:

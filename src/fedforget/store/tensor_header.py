@@ -1,7 +1,6 @@
-"""The header of a safetensors file, checked before anything behind it is read.
+"""Validate the header of a safetensors file before its tensors are read.
 
-It must say of every byte of the file which tensor it belongs to, so that neither a file nor a tensor can be larger than
-it looks.
+The tensors must cover the file exactly, so that neither the file nor a tensor can be larger than it claims.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ from fedforget.disk.parsing import parse_object
 from fedforget.errors import RunDamaged
 
 _MOST = 2**40  # bytes of a file
-_LARGE = 2**30  # from here on a file must take the room on disk that it says it has
-_BLOCK = 512  # bytes, the unit in which the system counts that room
-_LENGTH = 8  # bytes that say how long the header is
+_LARGE = 2**30  # from this size on, sparse files are refused
+_BLOCK = 512  # bytes, the unit of ``st_blocks``
+_LENGTH = 8  # bytes that hold the length of the header
 _LONGEST = 2**22
 _MOST_DIMENSIONS = 32
 _BYTES = {
@@ -28,14 +27,14 @@ _BYTES = {
 
 
 def require_header(descriptor: int, path: Path) -> None:
-    """Refuse an open file whose header does not fit its size, before any more of it is read."""
-    problem = _problem_of(descriptor)
+    """Raise RunDamaged if the header of an open file does not fit its size."""
+    problem = _header_problem(descriptor)
     if problem is not None:
         raise RunDamaged(f"{path} is torn or altered: {problem}")
 
 
-def _problem_of(descriptor: int) -> str | None:
-    """What is wrong with the header of an open file; None if nothing is."""
+def _header_problem(descriptor: int) -> str | None:
+    """Return what is wrong with the header of an open file, or None."""
     found = os.fstat(descriptor)
     size = found.st_size
     if size > _MOST or (size > _LARGE and found.st_blocks * _BLOCK < size // 2):
@@ -57,16 +56,16 @@ def _problem_of(descriptor: int) -> str | None:
 
 
 def _stretch(tensor: Any) -> tuple[int, int]:
-    """Where a tensor begins and ends; raises ValueError unless its type and shape need exactly that."""
+    """Return the offsets of a tensor's begin and end; raise ValueError unless its type and shape need exactly that."""
     if not isinstance(tensor, dict) or tensor.keys() != {"dtype", "shape", "data_offsets"}:
-        raise ValueError("a tensor has a type, a shape and a place")
+        raise ValueError("a tensor needs exactly dtype, shape and data_offsets")
     shape, (begin, end) = tensor["shape"], tensor["data_offsets"]
     if tensor["dtype"] not in _BYTES:
         raise ValueError("a tensor has an unknown type")
     if not isinstance(shape, list) or len(shape) > _MOST_DIMENSIONS or not all(map(_is_count, [*shape, begin, end])):
-        raise ValueError("a tensor has an impossible shape or place")
+        raise ValueError("a tensor has an impossible shape or offset")
     if math.prod(shape) * _BYTES[tensor["dtype"]] != end - begin:
-        raise ValueError("a tensor has another size than its shape")
+        raise ValueError("the size of a tensor does not match its shape")
     return begin, end
 
 
@@ -75,10 +74,10 @@ def _is_count(value: Any) -> bool:
 
 
 def _end_of(stretches: list[tuple[int, int]]) -> int:
-    """Where the last one ends, if each begins where the one before it does."""
+    """Return the end of the last tensor; raise ValueError unless they are contiguous."""
     place = 0
     for begin, end in sorted(stretches):
         if begin != place:
-            raise ValueError("its tensors do not lie one behind the other")
+            raise ValueError("its tensors are not contiguous")
         place = end
     return place

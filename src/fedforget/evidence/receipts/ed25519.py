@@ -1,7 +1,7 @@
-"""Which 32 bytes are a public key of Ed25519 that some private key can have (RFC 8032, section 5.1).
+"""Validate an Ed25519 public key: the canonical encoding of a point of prime order (RFC 8032, section 5.1).
 
-OpenSSL takes any 32 bytes for a key. Under one of small order a signature can be made for every message, without a
-private key; so a key must be the canonical encoding of a point of the large prime order.
+OpenSSL accepts any 32 bytes. For a key of small order a valid signature of every message can be forged without a
+private key.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ _NEUTRAL: Point = (0, 1, 1, 0)
 
 
 def is_honest_key(data: bytes) -> bool:
-    """Whether these bytes are the one encoding of a point of prime order."""
+    """Return whether these bytes are the canonical encoding of a point of prime order."""
     point = _decoded(data)
     return point is not None and not _is_neutral(point) and _is_neutral(_times(_ORDER, point))
 
 
 def _decoded(data: bytes) -> Point | None:
-    """The point; None if there is none, or if it has another encoding."""
+    """Return the point, or None if the bytes are not its canonical encoding."""
     number = int.from_bytes(data, "little")
     sign, y = divmod(number, _SIGN)
     if len(data) != _BYTES or y >= _P:

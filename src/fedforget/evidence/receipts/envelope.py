@@ -1,4 +1,4 @@
-"""DSSE: a signed envelope around a payload that says of what type it is (github.com/secure-systems-lab/dsse)."""
+"""DSSE: a signed envelope around a typed payload (github.com/secure-systems-lab/dsse)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def seal(statement: dict[str, Any], key: Ed25519PrivateKey) -> Envelope:
 
 
 def unseal(envelope: Any, key: Ed25519PublicKey) -> dict[str, Any]:
-    """The statement, if this key signed it. Nothing of it is looked at before that is certain."""
+    """Return the statement if this key signed it. The payload is parsed only after the signature is verified."""
     kind, payload, signatures = _opened(envelope)
     if kind != PAYLOAD_TYPE:
         raise ReceiptRefused(f"the envelope holds {quoted(kind)}, not a statement", hint=_WHENCE)
@@ -43,14 +43,14 @@ def unseal(envelope: Any, key: Ed25519PublicKey) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ReceiptRefused(f"the payload is not JSON as receipts are: {error}", hint=_WHENCE) from error
     if not isinstance(statement, dict):
-        raise ReceiptRefused("the payload is no statement", hint=_WHENCE)
+        raise ReceiptRefused("the payload is not a statement", hint=_WHENCE)
     if _encoded(statement) != payload:
-        raise ReceiptRefused("the payload can be read in two ways: it is not written as receipts are", hint=_WHENCE)
+        raise ReceiptRefused("the payload is ambiguous: it is not in the canonical form of receipts", hint=_WHENCE)
     return statement
 
 
 def _opened(envelope: Any) -> tuple[str, bytes, list[bytes]]:
-    """The type, the payload and the signatures; refused if there is anything else, or a text in place of another."""
+    """Return type, payload and signatures; refuse unknown fields and non-canonical base64."""
     try:
         _require_texts(envelope, "payloadType", "payload", "signatures", but="signatures")
         for each in envelope["signatures"]:
@@ -58,11 +58,11 @@ def _opened(envelope: Any) -> tuple[str, bytes, list[bytes]]:
         signatures = [_bytes(each["sig"]) for each in envelope["signatures"]]
         return envelope["payloadType"], _bytes(envelope["payload"]), signatures
     except ValueError as error:  # also that of base64
-        raise ReceiptRefused("this is no signed receipt: not a DSSE envelope", hint=_WHENCE) from error
+        raise ReceiptRefused("this is not a signed receipt: not a DSSE envelope", hint=_WHENCE) from error
 
 
 def _require_texts(value: Any, *names: str, but: str = "") -> None:
-    """An object with these fields and no others, each of them a text, ``but`` one a list."""
+    """Require an object with exactly these fields: strings, except that the field ``but`` is a list."""
     if not isinstance(value, dict) or value.keys() != set(names):
         raise ValueError("not these fields")
     if any(not isinstance(value[name], list if name == but else str) for name in names):
@@ -70,10 +70,10 @@ def _require_texts(value: Any, *names: str, but: str = "") -> None:
 
 
 def _bytes(text: str) -> bytes:
-    """Of the one way in which base64 spells them."""
+    """Decode base64; refuse non-canonical encodings."""
     data = base64.b64decode(text, validate=True)
     if base64.b64encode(data).decode() != text:
-        raise ValueError("spelt in another way")
+        raise ValueError("not canonical base64")
     return data
 
 
@@ -82,7 +82,7 @@ def _encoded(statement: dict[str, Any]) -> bytes:
 
 
 def _pre_authentication(kind: str, payload: bytes) -> bytes:
-    """What is signed: type and payload with their lengths, so that neither can be read as part of the other."""
+    """Return the bytes to sign: type and payload with their lengths, so neither can be read as part of the other."""
     return b"DSSEv1 %d %s %d %s" % (len(kind.encode()), kind.encode(), len(payload), payload)
 
 

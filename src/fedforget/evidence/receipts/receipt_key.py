@@ -1,4 +1,4 @@
-"""The key that receipts are signed with: made on first use, readable by its owner only; its public half beside it."""
+"""The Ed25519 key pair that signs receipts: generated on first use, readable only by its owner."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ _ANOTHER = "restore both halves from a backup, or go on with another key: `fedfo
 
 
 def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
-    """The run's key, which the record knows by this id. Under the run's lock: a lost public half is written again."""
+    """Return the run's key and restore a lost public half. ``known``: its id in the record. Needs the run's lock."""
     path, public = run / PRIVATE_KEY, run / PUBLIC_KEY
     key = known_key(run, known)
     pem = public_pem(key.public_key())
     if not has_public_half(run, key):
-        if is_public_key(run):  # a valid other key: whichever was altered, neither may take the other's place
+        if is_public_key(run):  # a valid key of another pair: we cannot tell which half was altered
             raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
         write_durably(public, pem, mode=0o600)
     return key
 
 
 def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:
-    """The private half, if it is the one that the record knows. Writes nothing."""
+    """Return the private half; raise RunDamaged if it is not the one the record knows. Writes nothing."""
     if Door(run).status(PRIVATE_KEY) is None:
         raise RunDamaged(
             f"{run / PRIVATE_KEY} is missing; receipts that were signed with it still verify", hint=_ANOTHER
@@ -45,26 +45,26 @@ def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:
 
 
 def has_public_half(run: Path, key: Ed25519PrivateKey) -> bool:
-    """Whether the public half that stands beside the private one is that of this key."""
+    """Return whether the public half on disk belongs to this key."""
     door = Door(run)
     with storage_errors(run / PUBLIC_KEY):
         return door.size(PUBLIC_KEY) is not None and door.read(PUBLIC_KEY, MOST) == public_pem(key.public_key())
 
 
-def settled_key(run: Path, known: str | None) -> Ed25519PrivateKey:
-    """The run's key; a new one if it never had one. Under the run's lock, and the record must note it before it signs.
+def get_or_create_key(run: Path, known: str | None) -> Ed25519PrivateKey:
+    """Return the run's key, or generate one if the run never had one. Needs the run's lock.
 
-    So a key that the record doesn't know of has signed nothing: it was on its way when a process was killed.
+    The caller records the key before it signs, so a key unknown to the record has signed nothing.
     """
     never = known is None and all(Door(run).status(name) is None for name in NAMES)
     return _make(run) if never else signing_key(run, known)
 
 
 def replaced_key(run: Path, known: str | None, *, fresh: bool) -> Ed25519PrivateKey:
-    """A new key where the one that the record knows is lost; under the run's lock, as above.
+    """Generate a new key in place of a lost one. Needs the run's lock; the caller records the key before it signs.
 
-    ``fresh``: the record has known it since the last thing that happened, so the same command may have been killed
-    after making it, and goes on with it.
+    ``fresh``: the record's last event is this key, so the same command may have been killed after generating it; it
+    then continues with that key.
     """
     try:
         key = signing_key(run, known)
@@ -72,14 +72,14 @@ def replaced_key(run: Path, known: str | None, *, fresh: bool) -> Ed25519Private
         return _make(run)
     if known is not None and not fresh:
         raise InvalidInput(
-            f"{run / PRIVATE_KEY} is there, and is the key of this run",
-            hint="leave out --new-key; to give up a key that is not lost, move both its files away first",
+            f"{run / PRIVATE_KEY} is not lost: it is the key of this run",
+            hint="leave out --new-key; to replace a key that is not lost, move both its files away first",
         )
     return key
 
 
 def is_public_key(run: Path) -> bool:
-    """Whether the run's public half is a key, of whichever pair."""
+    """Return whether the run's public half is a valid key, of this or another pair."""
     if (Door(run).size(PUBLIC_KEY) or 0) > MOST:
         return False
     try:
@@ -90,7 +90,7 @@ def is_public_key(run: Path) -> bool:
 
 
 def _make(run: Path) -> Ed25519PrivateKey:
-    """The private half first: a public one without it says that a key was lost."""
+    """Generate and write a key pair, private half first: a lone public half means that a key was lost."""
     key = Ed25519PrivateKey.generate()
     write_durably(run / PRIVATE_KEY, private_pem(key), mode=0o600)
     write_durably(run / PUBLIC_KEY, public_pem(key.public_key()), mode=0o600)
@@ -98,7 +98,7 @@ def _make(run: Path) -> Ed25519PrivateKey:
 
 
 def key_id(key: Ed25519PublicKey) -> str:
-    """What a key is called in receipts and in the record."""
+    """Return the id of a key in receipts and in the record."""
     return hashlib.blake2b(key.public_bytes_raw(), digest_size=16, person=b"fedforget/keyid").hexdigest()
 
 
@@ -118,17 +118,17 @@ def read_private_key(run: Path) -> Ed25519PrivateKey:
     try:
         key = serialization.load_pem_private_key(data, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise RunDamaged(f"{path} is damaged: it is no key", hint=_ANOTHER) from error
+        raise RunDamaged(f"{path} is damaged: it is not a key", hint=_ANOTHER) from error
     if not isinstance(key, Ed25519PrivateKey):
-        raise RunDamaged(f"{path} is no Ed25519 key", hint=_ANOTHER)
+        raise RunDamaged(f"{path} is not an Ed25519 key", hint=_ANOTHER)
     return key
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """A public key that another person handed over."""
+    """Read an untrusted public key; raise InvalidInput if it is not a sound Ed25519 key."""
     try:
         with path.open("rb") as file:
-            key = serialization.load_pem_public_key(file.read(MOST))  # the rest of an endless file is no key
+            key = serialization.load_pem_public_key(file.read(MOST))  # bounded: the file may be endless
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}", hint=f"give the run's {PUBLIC_KEY}") from error
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -144,7 +144,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
 
 
 def permissions_problem(run: Path) -> str | None:
-    """Whether other users can read the key."""
+    """Return a problem if other users can read the private key, else None."""
     path, found = run / PRIVATE_KEY, Door(run).status(PRIVATE_KEY)
     if found is not None and found.st_mode & 0o077:
         return f"{path} can be read by others"

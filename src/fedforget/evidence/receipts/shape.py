@@ -1,4 +1,4 @@
-"""What a receipt holds: these fields, of these types, and nothing else."""
+"""The schema of a receipt: its exact fields and their types."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedforget.requests.lifecycle import Stage
 
 STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "urn:fedforget:receipt:1"
-Shape = dict[str, tuple[type, ...]]  # the fields that something has, and their types
+Shape = dict[str, tuple[type, ...]]  # field → allowed types
 
 _TEXT, _OPTIONAL, _NUMBER = (str,), (str, NoneType), (int, NoneType)
 _REQUEST: Shape = {
@@ -30,9 +30,9 @@ _RECOMPUTED: Shape = {
 
 
 def require_shape(file: Path, statement: dict[str, Any]) -> None:
-    """Exactly what a receipt holds, so that nothing that was slipped in looks as if the run had vouched for it."""
+    """Refuse missing and additional fields: an added field would look as if the run had vouched for it."""
     if statement.get("_type") != STATEMENT or statement.get("predicateType") != PREDICATE:
-        raise ReceiptRefused(f"{file} is signed, but is no receipt of a request", hint="give a receipt")
+        raise ReceiptRefused(f"{file} is signed, but is not a receipt of a request", hint="give a receipt")
     top: Shape = {"_type": _TEXT, "predicateType": _TEXT, "subject": (list,), "predicate": (dict,)}
     if not (_has_shape(statement, top) and _is_predicate(statement["predicate"]) and _is_subject(statement)):
         raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
@@ -53,7 +53,7 @@ def _is_predicate(predicate: dict[str, Any]) -> bool:
 
 
 def _is_subject(statement: dict[str, Any]) -> bool:
-    """The state after the request; nothing, if none was erased under it or it was superseded since."""
+    """Return whether the subject is the state after the request; empty if it was superseded or nothing was erased."""
     subject, superseded = statement["subject"], statement["predicate"].get("superseded", True)
     if superseded or len(subject) != 1:
         return superseded and not subject
@@ -66,7 +66,7 @@ def _is_subject(statement: dict[str, Any]) -> bool:
 
 
 def _has_shape(value: Any, shape: Shape) -> bool:
-    """Whether it has these fields, of these types, and no others; a bool is no number here."""
+    """Return whether a value has exactly these fields with these types. A bool does not count as a number."""
     return (
         isinstance(value, dict)
         and value.keys() == shape.keys()

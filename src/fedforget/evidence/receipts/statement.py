@@ -1,7 +1,7 @@
-"""Receipts that stand on their own: a signed in-toto statement of what became of a request, and how it is checked.
+"""Issue and check receipts: signed in-toto statements of the outcome of a request.
 
-Offline, a receipt proves what the run's key said. With the run, every claim is compared with what the run holds, and
-the rounds that were recomputed can be replayed.
+Offline, a check proves that the run's key signed the receipt. With the run, every claim is compared with the run's
+content, and the recomputed rounds can be replayed.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from fedforget.errors import InvalidInput, ReceiptRefused, RunDamaged, shown
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.envelope import Envelope, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
+    get_or_create_key,
     has_public_half,
     key_id,
     known_key,
     read_public_key,
     replaced_key,
-    settled_key,
 )
 from fedforget.evidence.receipts.shape import PREDICATE, STATEMENT, require_shape
 from fedforget.requests.chain import Event
@@ -48,24 +48,24 @@ _SPELT = {
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A signed receipt, and what has become of the seeds by now, which it doesn't say."""
+    """A signed receipt, and whether the seeds are tainted now, which the receipt does not state."""
 
     envelope: Envelope
     seeds_tainted_now: bool
 
 
 def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Issued:
-    """The signed receipt of a request that has come to an end.
+    """Return the signed receipt of a finished request.
 
-    The public form leaves out whether anything was recomputed, and with it what would tell: the steps, the exact times,
-    the digest of the state before, and how many events there are. ``new_key``: the one that there was is lost.
+    The public form does not reveal whether anything was recomputed: it omits the steps, the exact times, the digest of
+    the previous state and the number of events. ``new_key``: replace a lost signing key.
     """
     with run_directory.reading(path) as run:
         statement, known = _statement(run, identifier, public), run.record.receipt_key
         tainted = run.record.book.tainted
         key = known_key(path, known) if known is not None and not new_key else None
         if key is not None and not has_public_half(path, key):
-            key = None  # it is derived again, which writes
+            key = None  # restoring the public half needs the run open for writing
     if key is None:
         with run_directory.writing(path) as run:
             key = _agreed_key(run, new_key)
@@ -73,12 +73,12 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
 
 
 def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
-    """The key that files and record agree on: first its files, then the record, and only then it signs."""
-    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have made one
+    """Return the signing key after writing its files and then recording it. Only then may it sign."""
+    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have created one
     if new_key:
         key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
     else:
-        key = settled_key(run.path, known)
+        key = get_or_create_key(run.path, known)
     if key_id(key.public_key()) != known:
         run.record.note_receipt_key(key_id(key.public_key()))
     return key
@@ -90,7 +90,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> dict[str, Any]:
     if receipt.is_open:
         raise InvalidInput(
             f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
-            hint=f"meet it with {hints.run_pending(run.path)}",
+            hint=f"carry it out with {hints.run_pending(run.path)}",
         )
     events = _events(run, receipt)
     last = events[receipt.state]
@@ -143,7 +143,7 @@ def _recomputation(run: OpenRun, identifier: str, events: dict[str, Event]) -> d
 
 
 def _events(run: OpenRun, receipt: Receipt) -> dict[str, Event]:
-    """What happened to a request that has come to an end."""
+    """Return the events of a finished request by kind."""
     found = {event.kind: event for event in run.record.chain.events() if event.body.get("request") == receipt.id}
     needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
     if not needed <= found.keys():
@@ -156,7 +156,7 @@ def _events(run: OpenRun, receipt: Receipt) -> dict[str, Event]:
 
 @dataclass(slots=True)
 class ReceiptCheck:
-    """What was checked, and what was wrong."""
+    """The result of checking a receipt, with every problem found."""
 
     signature_ok: bool = False
     run_ok: bool | None = None  # None: no run was given
@@ -172,41 +172,41 @@ class ReceiptCheck:
 
     @property
     def guarantee(self) -> str | None:
-        """What the receipt claims; None if nothing was erased under it."""
+        """The guarantee that the receipt claims; None if nothing was erased."""
         claimed: str | None = self.statement.get("predicate", {}).get("guarantee")
         return claimed
 
     @property
     def seeds_tainted(self) -> bool | None:
-        """Whether a request had looked at the draws, or may have, by the time of the receipt."""
+        """Whether, at the time of the receipt, a request depended on the draws or may have."""
         tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
         return tainted
 
     @property
     def note(self) -> str | None:
-        """What the receipt's guarantee no longer says of the run."""
+        """A note if the receipt's guarantee no longer holds for the run today."""
         return taint_note(later=not self.seeds_tainted) if self.seeds_tainted_now else None
 
     def as_dict(self) -> dict[str, Any]:
-        told = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
-        return {"ok": self.ok, **told, **asdict(self)}
+        derived = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
+        return {"ok": self.ok, **derived, **asdict(self)}
 
 
 def taint_note(*, later: bool = False) -> str:
-    """What everybody should know of a run whose seeds are tainted."""
+    """Return the note for a run whose seeds are tainted."""
     who = "a later request" if later else "a request"
     return f"{who} looked at the draws, or may have: equality in law is over for these seeds until --new-seed"
 
 
 def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
-    """Offline: whether this key signed this receipt, whole and unaltered."""
+    """Check offline that this key signed this receipt and that its fields are those of a receipt."""
     try:
         envelope = strict_json.parse(strict_json.read_at_most(file, strict_json.LONGEST))
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError) as error:
         raise ReceiptRefused(
-            f"{file} is no signed receipt: not JSON as receipts are: {error}",
+            f"{file} is not a signed receipt: not strict JSON: {error}",
             hint="`fedforget receipt show RUN ID` writes one",
         ) from error
     statement = unseal(envelope, key)
@@ -215,12 +215,12 @@ def check(file: Path, key: Ed25519PublicKey) -> ReceiptCheck:
 
 
 def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
-    """A receipt whose signature holds under the public key in a file; ``Run.check_receipt`` does the rest."""
+    """Read a receipt and verify its signature with a public key file. Pass the result to ``Run.check_receipt``."""
     return check(path_of(file, "a receipt"), read_public_key(path_of(key, "a public key")))
 
 
 def require_checked(found: object) -> None:
-    """What a run is asked about must be a receipt whose signature held."""
+    """Require the result of ``read_receipt`` with a valid signature."""
     if not isinstance(found, ReceiptCheck) or not found.signature_ok:
         raise InvalidInput(
             f"a {type(found).__name__} is not a receipt whose signature was checked",
@@ -229,8 +229,8 @@ def require_checked(found: object) -> None:
 
 
 def compare(found: ReceiptCheck, run: OpenRun) -> None:
-    """Whether the run tells the same story, and holds what the receipt says it held."""
-    problem = record_audit.problem_of(run.record, run.server.seed_origin)
+    """Compare a receipt with the record and content of a run; adds the differences to ``found.problems``."""
+    problem = record_audit.find_problem(run.record, run.server.seed_origin)
     found.problems += [problem] if problem is not None else _differences(found.statement, run)
     found.run_ok = not found.problems
     found.seeds_tainted_now = run.record.book.tainted
@@ -242,7 +242,7 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     identifier = request.get("id")
     receipt = next((each for each in run.record.book.receipts() if each.id == identifier and not each.is_open), None)
     if receipt is None:
-        return [f"the run has not met a request {identifier}: this is another run, or its record was cut off before it"]
+        return [f"the run has not carried out request {identifier}: it is another run, or its record was cut off"]
     events = _events(run, receipt)
     ours = _statement(run, identifier, predicate["form"] == "public")
     problems = _differences_of_heads(predicate.get("chain") or {}, run, receipt)
@@ -261,9 +261,9 @@ def _differences(statement: dict[str, Any], run: OpenRun) -> list[str]:
     if receipt.state == Stage.PURGED:
         problems += _differences_of_states(statement, run, events)
         if predicate.get("superseded") and not ours["predicate"]["superseded"]:
-            problems.append("it calls a state superseded that still stands")
+            problems.append("it calls the current state superseded")
         if predicate.get("model") is None and ours["predicate"].get("model") is not None:
-            problems.append("it does not name the model, which still stands")
+            problems.append("it omits the model, which is still current")
     if not problems and _text(statement) != _text(_as_of_then(ours, statement, forgotten)):
         problems.append("it says more, or less, than a receipt of this request says")
     return problems
@@ -279,7 +279,7 @@ def _differences_of_heads(chain: dict[str, Any], run: OpenRun, receipt: Receipt)
 
 
 def _as_of_then(ours: dict[str, Any], statement: dict[str, Any], forgotten: bool) -> dict[str, Any]:
-    """What the run would issue, with what later requests, or a record that forgot itself, have taken out of it."""
+    """Return the run's own statement, with the fields restored that later requests or ``forget_itself`` removed."""
     now, then = dict(ours["predicate"]), statement["predicate"]
     subject, request = ours["subject"], ours["predicate"]["request"]
     if now.get("superseded"):
@@ -292,7 +292,7 @@ def _as_of_then(ours: dict[str, Any], statement: dict[str, Any], forgotten: bool
 
 
 def _text(statement: dict[str, Any]) -> str:
-    """Unlike Python's values, texts differ where a 1 stands for true, or 8.0 for 8."""
+    """Return JSON text: unlike Python values, it distinguishes 1 from true, and 8 from 8.0."""
     return json.dumps(statement, sort_keys=True)
 
 
@@ -305,7 +305,7 @@ def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict
         "seeds_tainted": done.get("tainted"),
         **(_recomputation(run, receipt.id, events) if predicate["form"] == "full" else {}),
     }
-    ours.pop("model", None)  # told only as long as it stands
+    ours.pop("model", None)  # stated only while it is the current model
     problems = [
         f"the run's record has another {_SPELT.get(name, name)} for this request"
         for name, value in ours.items()
@@ -313,12 +313,12 @@ def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict
     ]
     digest, model = _digest_in(statement), predicate.get("model")
     later = {event.kind for event in record.chain.events() if event.sequence > events[Stage.COMPLETED].sequence}
-    if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else the key of the MACs is gone
+    if record.forgotten_at < events[Stage.COMPLETED].sequence:  # else the key of the MACs is destroyed
         if digest is not None and record.pseudonyms.mac("state", digest.encode()).hex() != done.get("state_mac"):
             problems.append("the state digest is not that of the state after this request")
         if model is not None and record.pseudonyms.mac("model", str(model).encode()).hex() != done.get("model_mac"):
-            problems.append("the model is not the one that stood after this request")
-    if not later & {"reseeded", "added", Stage.REMOVED}:  # what stood then stands now
+            problems.append("the model is not the one after this request")
+    if not later & {"reseeded", "added", Stage.REMOVED}:  # nothing has changed since
         if run.file.digest != predicate.get("plan"):
             problems.append("the run has another plan now")
         if commitments_digest(run) != predicate.get("commitments"):
@@ -329,7 +329,7 @@ def _differences_of_states(statement: dict[str, Any], run: OpenRun, events: dict
 
 
 def _digest_in(statement: dict[str, Any]) -> str | None:
-    """The digest of the state, if the receipt still names it."""
+    """Return the state digest in a receipt, or None."""
     subject = statement.get("subject")
     if not subject:
         return None
@@ -337,7 +337,7 @@ def _digest_in(statement: dict[str, Any]) -> str | None:
 
 
 def recomputed_rounds(run: OpenRun, identifier: str) -> range:
-    """Which of the run's rounds were learnt again for a request; rounds count from 1."""
+    """Return the rounds that were recomputed for a request, counted from 1."""
     receipt, plan = run.record.book.receipt(identifier), run.file.plan
     if not receipt.recomputed_steps:
         return range(0)

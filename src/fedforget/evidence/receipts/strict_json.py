@@ -1,4 +1,4 @@
-"""JSON that can be read in one way only: UTF-8, each key once, no numbers beyond JSON's, neither long nor deep."""
+"""Strict JSON without ambiguity: UTF-8, unique keys, no NaN or Infinity, bounded length and depth."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _DEEPEST = 32
 
 
 def read_at_most(path: Path, limit: int) -> bytes:
-    """A file that another person handed over; ValueError if it is longer. It may be endless."""
+    """Read an untrusted file; raise ValueError if it is longer than ``limit``. Safe for endless files."""
     with path.open("rb") as file:
         data = file.read(limit + 1)
     if len(data) > limit:
@@ -20,7 +20,7 @@ def read_at_most(path: Path, limit: int) -> bytes:
 
 
 def parse(data: bytes) -> Any:
-    """The value; ValueError says what is wrong."""
+    """Return the parsed value; raise ValueError with the reason if the JSON is not strict."""
     if len(data) > LONGEST:
         raise ValueError(f"it has more than {LONGEST} bytes")
     try:
@@ -34,7 +34,7 @@ def parse(data: bytes) -> Any:
 
 
 def _require_shallow(text: str) -> None:
-    """Counted before parsing; brackets within texts count as well, and no receipt holds any."""
+    """Bound the nesting before parsing. Brackets inside strings count too; receipts contain none."""
     depth = 0
     for each in text:
         if each in "{[":
