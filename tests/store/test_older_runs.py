@@ -32,7 +32,7 @@ def older(tmp_path: Path) -> Run:
 
 
 def made_here(run: Run) -> bool:
-    with run_directory.reading(run.path, settled=False) as opened:
+    with run_directory.reading(run.path, only_idle=False) as opened:
         trained = opened.record.environments.of_rounds(opened.server.rounds_done)
     return {arithmetic(each.environment) for each in trained} == {arithmetic(numeric_environment())}
 

@@ -288,7 +288,7 @@ def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int
                 raise UnknownTarget(f"the world has no {request}", hint="name a client or sample of the world")
 
 
-def _still_there(server: Server, batch: Sequence[Request]) -> list[Request]:
+def _present_targets(server: Server, batch: Sequence[Request]) -> list[Request]:
     """Asking twice is asking once: what is gone already needs nothing done."""
     clients = cast(LocalFederation, server.federation).memory
     return [
