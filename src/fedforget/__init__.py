@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedforget.errors import FedForgetError
     from fedforget.evidence.receipts.statement import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
-    from fedforget.planner.costs import ForgettingCost, Loss, forgetting_cost
+    from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
     from fedforget.requests.lifecycle import Receipt
     from fedforget.requests.policy import Policy
     from fedforget.run import Run
@@ -25,7 +25,6 @@ __all__ = [
     "FedForgetError",
     "ForgettingCost",
     "LocalOptimizer",
-    "Loss",
     "Plan",
     "Policy",
     "Receipt",
@@ -35,6 +34,7 @@ __all__ = [
     "ServerOptimizer",
     "Status",
     "Verification",
+    "Withdrawal",
     "__version__",
     "forgetting_cost",
     "read_receipt",
@@ -44,7 +44,7 @@ _HOMES = {
     "FedForgetError": "fedforget.errors",
     "ForgettingCost": "fedforget.planner.costs",
     "LocalOptimizer": "fedforget.algorithm.plan",
-    "Loss": "fedforget.planner.costs",
+    "Withdrawal": "fedforget.planner.costs",
     "Plan": "fedforget.algorithm.plan",
     "Policy": "fedforget.requests.policy",
     "ReceiptCheck": "fedforget.evidence.receipts.statement",

@@ -12,7 +12,7 @@ import pytest
 from fedforget.algorithm.plan import Plan, ServerOptimizer
 from fedforget.cli.plan_text import size
 from fedforget.cli.planning import DIGITS_MLP_BYTES
-from fedforget.planner.costs import Loss, client_bound, forgetting_cost, sample_bound
+from fedforget.planner.costs import Withdrawal, client_bound, forgetting_cost, sample_bound
 from fedforget.planner.storage import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
 from fedforget.planner.windows import Requests, in_windows
 from tests.cli.commandline import PLAN, ROUNDS, call, good, good_json, models_in, refused, samples_of, train
@@ -45,7 +45,7 @@ def test_the_figures_are_those_of_the_law() -> None:
     assert told["rho_s"] == float(sample_bound(200, **WORLD)) == 0.25
     assert told["rho_c"] == float(client_bound(clients=300, clients_per_round=5, rounds=30)) == 0.5
     for level, lost in (("sample", 1), ("client", None)):
-        cost = forgetting_cost([Loss(200, lost)], **WORLD)
+        cost = forgetting_cost([Withdrawal(200, lost)], **WORLD)
         assert told[level]["probability"] == pytest.approx(cost.probability, rel=1e-14)
         assert told[level]["expected_steps"] == pytest.approx(cost.expected_steps, rel=1e-14)
         from_use = told[level]["expected_steps_from_first_use"]
@@ -76,12 +76,12 @@ def test_clients_of_different_sizes(trained_once: Path) -> None:
     told = good_json("plan", *PLAN)
     sizes = [len(samples_of(trained_once, client)) for client in range(6)]
     world = {"clients": 6, "clients_per_round": 2, "batch_size": 3, "local_steps": 2, "rounds": ROUNDS}
-    steps = sum(n * forgetting_cost([Loss(n, 1)], **world).expected_steps for n in sizes) / sum(sizes)
+    steps = sum(n * forgetting_cost([Withdrawal(n, 1)], **world).expected_steps for n in sizes) / sum(sizes)
     assert told["sample"]["expected_steps"] == pytest.approx(steps, rel=1e-12), "of a sample like any other"
     rounds = told["traffic"]["forgetting"]["sample"]["rounds_recomputed"]
     assert 2 * rounds == pytest.approx(steps, rel=1e-12)
     assert told["sample"]["probability"] == pytest.approx(
-        sum(n * forgetting_cost([Loss(n, 1)], **world).probability for n in sizes) / sum(sizes), rel=1e-12
+        sum(n * forgetting_cost([Withdrawal(n, 1)], **world).probability for n in sizes) / sum(sizes), rel=1e-12
     )
     spread = told["samples_per_client"]
     assert spread["smallest"] < spread["mean"] < spread["largest"]

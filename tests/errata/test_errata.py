@@ -27,7 +27,7 @@ from fedforget.evidence.laws import (
     total_variation,
 )
 from fedforget.planner.costs import (
-    Loss,
+    Withdrawal,
     client_bound,
     exact_forgetting_cost,
     expected_stream_cost,
@@ -322,11 +322,14 @@ def test_entry_10_time_rises_with_rho() -> None:
     computed = {}
     for b in (3, 6, 12, 24):
         numbers = {**FASHION, "clients_per_round": 5, "batch_size": b}
-        bound, cost = sample_bound(200, **numbers), forgetting_cost([Loss(200, 1)], **numbers)
+        bound, cost = sample_bound(200, **numbers), forgetting_cost([Withdrawal(200, 1)], **numbers)
         computed[f"one sample, b = {b}, ρ_S = {bound}: steps"] = f"{cost.expected_steps:.1f}"
     for K in (2, 3, 6):
         numbers = {**FASHION, "clients_per_round": K}
-        bound, cost = client_bound(**_slots(numbers)), forgetting_cost([Loss(200, None)], **numbers, batch_size=10)
+        bound, cost = (
+            client_bound(**_slots(numbers)),
+            forgetting_cost([Withdrawal(200, None)], **numbers, batch_size=10),
+        )
         computed[f"one client, K = {K}, ρ_C = {bound}: steps"] = f"{cost.expected_steps:.1f}"
     check(10, computed)
 
@@ -335,8 +338,10 @@ def _slots(numbers: Mapping[str, int]) -> dict[str, int]:
     return {name: value for name, value in numbers.items() if name != "local_steps"}
 
 
-@pytest.mark.parametrize("loss", [Loss(4, 1), Loss(4, 2), Loss(4, None)], ids=["sample", "two samples", "client"])
-def test_entry_10_the_expectation_rises_with_slots_and_batch(loss: Loss) -> None:
+@pytest.mark.parametrize(
+    "loss", [Withdrawal(4, 1), Withdrawal(4, 2), Withdrawal(4, None)], ids=["sample", "two samples", "client"]
+)
+def test_entry_10_the_expectation_rises_with_slots_and_batch(loss: Withdrawal) -> None:
     def steps(K: int, b: int) -> Fraction:
         cost = exact_forgetting_cost([loss], clients=4, clients_per_round=K, batch_size=b, local_steps=2, rounds=3)
         return cost.expected_steps
@@ -388,7 +393,7 @@ def test_entry_11_a_stream_of_requests() -> None:
 def beyond_four(clients: int, slots: int) -> list[int]:
     """The numbers of requests, one client after the other, that recompute more than 4·ρ·w times on average."""
     world = {"clients_per_round": 1, "batch_size": 1, "local_steps": 1, "rounds": slots}
-    each = [forgetting_cost([Loss(1, None)], clients=left, **world).probability for left in range(clients, 0, -1)]
+    each = [forgetting_cost([Withdrawal(1, None)], clients=left, **world).probability for left in range(clients, 0, -1)]
     bound = 4 * min(1.0, float(client_bound(clients=clients, clients_per_round=1, rounds=slots)))
     return [w for w, total in enumerate(accumulate(each), start=1) if total > bound * w * (1 + 1e-12)]
 

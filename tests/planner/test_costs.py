@@ -18,7 +18,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.planner import costs
 from fedforget.planner.costs import (
     ForgettingCost,
-    Loss,
+    Withdrawal,
     client_bound,
     client_change,
     exact_forgetting_cost,
@@ -57,7 +57,7 @@ def close(cost: ForgettingCost, exact: ForgettingCost, *, relative: float = 1e-1
 # -------------------------------------------------------------------------------------------- every draw of tiny worlds
 
 
-def first_uses(loss: Loss, batch: int, steps: int) -> Iterator[int | None]:
+def first_uses(loss: Withdrawal, batch: int, steps: int) -> Iterator[int | None]:
     """The first step with a lost sample, once for each equally likely sequence of batches. Samples 0, 1, ... go."""
     if loss.lost is None:
         yield 1
@@ -68,7 +68,9 @@ def first_uses(loss: Loss, batch: int, steps: int) -> Iterator[int | None]:
         yield next(held, None)
 
 
-def round_law(losses: Sequence[Loss], clients: int, slots: int, batch: int, steps: int) -> dict[int | None, Fraction]:
+def round_law(
+    losses: Sequence[Withdrawal], clients: int, slots: int, batch: int, steps: int
+) -> dict[int | None, Fraction]:
     """The law of the first changed step of a round: all tuples of slots, all batches of the distinct clients drawn."""
     law: defaultdict[int | None, Fraction] = defaultdict(Fraction)
     for filled in itertools.product(range(clients), repeat=slots):
@@ -80,7 +82,7 @@ def round_law(losses: Sequence[Loss], clients: int, slots: int, batch: int, step
     return law
 
 
-def enumerated_cost(losses: Sequence[Loss], *, clients, clients_per_round, batch_size, local_steps, rounds):
+def enumerated_cost(losses: Sequence[Withdrawal], *, clients, clients_per_round, batch_size, local_steps, rounds):
     law = round_law(losses, clients, clients_per_round, batch_size, local_steps)
     probability = from_round = from_step = Fraction(0)
     for history in itertools.product(law.items(), repeat=rounds):
@@ -95,18 +97,24 @@ def enumerated_cost(losses: Sequence[Loss], *, clients, clients_per_round, batch
 
 
 TINY = [
-    pytest.param([Loss(3, 1)], world(3, 2, 2, 2, 3), id="one sample"),
-    pytest.param([Loss(4, 2)], world(2, 2, 2, 2, 2), id="two samples of one client"),
-    pytest.param([Loss(3, 1)], world(2, 1, 5, 2, 2), id="batch is the whole client"),
-    pytest.param([Loss(2, 2)], world(3, 2, 1, 2, 2), id="every sample of a client"),
-    pytest.param([Loss(3, None)], world(3, 2, 2, 2, 3), id="one client"),
-    pytest.param([Loss(3, None), Loss(2, None)], world(4, 3, 1, 2, 2), id="two clients"),
-    pytest.param([Loss(3, 1), Loss(3, 1)], world(3, 2, 1, 2, 2), id="two clients lose a sample each"),
-    pytest.param([Loss(3, 1), Loss(2, 1), Loss(4, 2)], world(3, 2, 2, 2, 2), id="three clients lose samples"),
-    pytest.param([Loss(3, None), Loss(3, 1)], world(3, 3, 1, 2, 2), id="a client leaves, another loses a sample"),
-    pytest.param([Loss(3, None), Loss(3, 1), Loss(2, 1)], world(4, 2, 1, 3, 2), id="a client and two samples"),
-    pytest.param([Loss(2, None), Loss(3, None)], world(2, 2, 1, 2, 2), id="all clients leave"),
-    pytest.param([Loss(3, 0), Loss(3, 1)], world(2, 2, 1, 2, 2), id="one loses nothing"),
+    pytest.param([Withdrawal(3, 1)], world(3, 2, 2, 2, 3), id="one sample"),
+    pytest.param([Withdrawal(4, 2)], world(2, 2, 2, 2, 2), id="two samples of one client"),
+    pytest.param([Withdrawal(3, 1)], world(2, 1, 5, 2, 2), id="batch is the whole client"),
+    pytest.param([Withdrawal(2, 2)], world(3, 2, 1, 2, 2), id="every sample of a client"),
+    pytest.param([Withdrawal(3, None)], world(3, 2, 2, 2, 3), id="one client"),
+    pytest.param([Withdrawal(3, None), Withdrawal(2, None)], world(4, 3, 1, 2, 2), id="two clients"),
+    pytest.param([Withdrawal(3, 1), Withdrawal(3, 1)], world(3, 2, 1, 2, 2), id="two clients lose a sample each"),
+    pytest.param(
+        [Withdrawal(3, 1), Withdrawal(2, 1), Withdrawal(4, 2)], world(3, 2, 2, 2, 2), id="three clients lose samples"
+    ),
+    pytest.param(
+        [Withdrawal(3, None), Withdrawal(3, 1)], world(3, 3, 1, 2, 2), id="a client leaves, another loses a sample"
+    ),
+    pytest.param(
+        [Withdrawal(3, None), Withdrawal(3, 1), Withdrawal(2, 1)], world(4, 2, 1, 3, 2), id="a client and two samples"
+    ),
+    pytest.param([Withdrawal(2, None), Withdrawal(3, None)], world(2, 2, 1, 2, 2), id="all clients leave"),
+    pytest.param([Withdrawal(3, 0), Withdrawal(3, 1)], world(2, 2, 1, 2, 2), id="one loses nothing"),
 ]
 
 
@@ -117,14 +125,14 @@ def test_every_draw_of_a_tiny_world(losses, setting):
     assert close(forgetting_cost(losses, **setting), exact)
 
 
-def stays(losses: Sequence[Loss], setting: dict[str, int], steps: range) -> list[Fraction]:
+def stays(losses: Sequence[Withdrawal], setting: dict[str, int], steps: range) -> list[Fraction]:
     training = costs.Training(**setting)
     misses = [costs._exact_miss(loss, training.batch_size) for loss in losses]
     return [costs._exact_stay([miss**step for miss in misses], training) for step in steps]
 
 
 def test_the_enumeration_tells_wrong_laws_apart():
-    losses, setting = [Loss(3, 1), Loss(3, 1)], world(3, 2, 1, 2, 2)
+    losses, setting = [Withdrawal(3, 1), Withdrawal(3, 1)], world(3, 2, 1, 2, 2)
     right = enumerated_cost(losses, **setting)
     steps, rounds = 2, 2
     q = stays(losses, setting, range(steps + 1))
@@ -149,7 +157,7 @@ def test_the_enumeration_tells_wrong_laws_apart():
 def worlds(draw):
     clients = draw(st.integers(1, 40))
     whole_or_part = st.integers(0, 30).flatmap(
-        lambda samples: st.builds(Loss, st.just(samples), st.none() | st.integers(0, samples))
+        lambda samples: st.builds(Withdrawal, st.just(samples), st.none() | st.integers(0, samples))
     )
     losses = draw(st.lists(whole_or_part, max_size=min(clients, 8)))
     losses = (losses * draw(st.integers(1, 3)))[:clients]
@@ -183,11 +191,11 @@ def test_the_bounds_of_the_paper_hold(case):
 @pytest.mark.parametrize(
     "losses",
     [
-        [Loss(10**7, 1)],
-        [Loss(10**7, 300)],
-        [Loss(10**7, 1)] * 40,
-        [Loss(10**7 - j, 1 + j) for j in range(6)],
-        [Loss(3, None)] * 5 + [Loss(10**6, 2)],
+        [Withdrawal(10**7, 1)],
+        [Withdrawal(10**7, 300)],
+        [Withdrawal(10**7, 1)] * 40,
+        [Withdrawal(10**7 - j, 1 + j) for j in range(6)],
+        [Withdrawal(3, None)] * 5 + [Withdrawal(10**6, 2)],
     ],
     ids=["one sample", "300 samples", "40 alike", "6 unlike", "5 clients and a sample"],
 )
@@ -198,7 +206,7 @@ def test_large_worlds_keep_their_digits(losses):
 
 
 def test_many_groups_of_clients_keep_their_digits():
-    losses = [Loss(40 + j % 7, 1 + j % 3) for j in range(120)]
+    losses = [Withdrawal(40 + j % 7, 1 + j % 3) for j in range(120)]
     setting = world(150, 2, 5, 3, 2)
     assert close(forgetting_cost(losses, **setting), exact_forgetting_cost(losses, **setting))
 
@@ -211,25 +219,25 @@ def test_a_million_rounds_keep_their_digits():
         probability = 1 - stay**rounds
         steps = rounds - stay * probability / change
         wanted = ForgettingCost(*(Fraction(number) for number in (probability, steps, steps)))
-    assert close(forgetting_cost([Loss(samples, 1)], **world(clients, slots, batch, 1, rounds)), wanted)
+    assert close(forgetting_cost([Withdrawal(samples, 1)], **world(clients, slots, batch, 1, rounds)), wanted)
 
 
 def test_many_local_steps_are_the_same_in_pieces(monkeypatch):
-    losses, setting = [Loss(9, 2), Loss(9, 2), Loss(7, 1)], world(9, 2, 2, 50, 3)
+    losses, setting = [Withdrawal(9, 2), Withdrawal(9, 2), Withdrawal(7, 1)], world(9, 2, 2, 50, 3)
     whole = forgetting_cost(losses, **setting)
     monkeypatch.setattr(costs, "_TABLE_CELLS", 30)
     assert close(forgetting_cost(losses, **setting), whole, relative=1e-14)
 
 
 def test_cost_of_a_huge_batch_is_computed_quickly():
-    cost = forgetting_cost([Loss(10**7, 5 * 10**6)], **world(10, 1, 10**6, 3, 1))
+    cost = forgetting_cost([Withdrawal(10**7, 5 * 10**6)], **world(10, 1, 10**6, 3, 1))
     assert cost.probability == pytest.approx(0.1, rel=1e-15)
 
 
 # ------------------------------------------------------------------------------------------------------ simulated draws
 
 
-def simulated(generator: np.random.Generator, losses: Sequence[Loss], setting: dict[str, int], histories: int):
+def simulated(generator: np.random.Generator, losses: Sequence[Withdrawal], setting: dict[str, int], histories: int):
     """For each history the first changed round and the first changed step, both from 0; R and T if nothing changes."""
     steps, rounds = setting["local_steps"], setting["rounds"]
     slots = generator.integers(setting["clients"], size=(histories, rounds, setting["clients_per_round"]))
@@ -256,9 +264,9 @@ def alarm(observed, expected, *, largest: float) -> bool:
 @pytest.mark.parametrize(
     ("seed", "losses"),
     [
-        (1, [Loss(12, 1)]),
-        (2, [Loss(12, None)]),
-        (3, [Loss(12, 2), Loss(9, 1), Loss(7, 3), Loss(12, None)]),
+        (1, [Withdrawal(12, 1)]),
+        (2, [Withdrawal(12, None)]),
+        (3, [Withdrawal(12, 2), Withdrawal(9, 1), Withdrawal(7, 3), Withdrawal(12, None)]),
     ],
     ids=["one sample", "one client", "a client and samples of three"],
 )
@@ -275,7 +283,7 @@ def test_simulated_draws(seed, losses):
 
 
 def test_the_simulation_tells_wrong_laws_apart():
-    losses, setting, total = [Loss(12, 1)], world(8, 3, 4, 3, 6), 18
+    losses, setting, total = [Withdrawal(12, 1)], world(8, 3, 4, 3, 6), 18
     changed_round, first = simulated(np.random.default_rng(1), losses, setting, 40_000)
     cost = forgetting_cost(losses, **setting)
     assert alarm(first < total, min(1, sample_bound(12, **setting)), largest=1)
@@ -291,8 +299,8 @@ def test_the_simulation_tells_wrong_laws_apart():
 def test_one_sample_and_whole_clients_have_closed_forms():
     setting = world(20, 4, 5, 3, 7)
     drawn, held = 1 - (1 - Fraction(1, 20)) ** 4, 1 - (1 - Fraction(5, 30)) ** 3
-    assert exact_forgetting_cost([Loss(30, 1)], **setting).probability == 1 - (1 - drawn * held) ** 7
-    assert exact_forgetting_cost([Loss(30, None)] * 6, **setting).probability == 1 - Fraction(14, 20) ** 28
+    assert exact_forgetting_cost([Withdrawal(30, 1)], **setting).probability == 1 - (1 - drawn * held) ** 7
+    assert exact_forgetting_cost([Withdrawal(30, None)] * 6, **setting).probability == 1 - Fraction(14, 20) ** 28
 
 
 def test_bounds_are_fractions_and_may_exceed_one():
@@ -304,13 +312,13 @@ def test_bounds_are_fractions_and_may_exceed_one():
 @pytest.mark.parametrize("cost", [forgetting_cost, exact_forgetting_cost])
 def test_nothing_to_forget_costs_nothing(cost):
     assert cost([], **world(5, 2, 3, 2, 4)) == NOTHING
-    assert cost([Loss(6, 0), Loss(0, 0)], **world(5, 2, 3, 2, 4)) == NOTHING
-    assert cost([Loss(6, 1), Loss(6, None)], **world(5, 2, 3, 2, 0)) == NOTHING
+    assert cost([Withdrawal(6, 0), Withdrawal(0, 0)], **world(5, 2, 3, 2, 4)) == NOTHING
+    assert cost([Withdrawal(6, 1), Withdrawal(6, None)], **world(5, 2, 3, 2, 0)) == NOTHING
 
 
 @pytest.mark.parametrize("cost", [forgetting_cost, exact_forgetting_cost])
 def test_when_all_leave_everything_is_recomputed(cost):
-    assert cost([Loss(6, None), Loss(3, 3)], **world(2, 3, 2, 4, 5)) == ForgettingCost(1, 20, 20)
+    assert cost([Withdrawal(6, None), Withdrawal(3, 3)], **world(2, 3, 2, 4, 5)) == ForgettingCost(1, 20, 20)
 
 
 @pytest.mark.parametrize("cost", [forgetting_cost, exact_forgetting_cost])
@@ -326,9 +334,9 @@ def test_impossible_worlds_are_refused(cost, name, value):
 def test_impossible_losses_are_refused():
     for samples, lost in [(-1, None), (3, 4), (3, -1)]:
         with pytest.raises(ValueError, match="samples"):
-            Loss(samples, lost)
+            Withdrawal(samples, lost)
     with pytest.raises(ValueError, match="only 2"):
-        forgetting_cost([Loss(3, 1)] * 3, **world(2, 2, 2, 2, 2))
+        forgetting_cost([Withdrawal(3, 1)] * 3, **world(2, 2, 2, 2, 2))
     with pytest.raises(ValueError, match="none to forget"):
         sample_bound(0, **world(2, 2, 2, 2, 2))
     with pytest.raises(ValueError, match="rounds"):
@@ -339,7 +347,7 @@ def test_a_stream_costs_the_sum_of_its_requests():
     """Samples and clients in any order; a client that loses its last sample is one client less."""
     stream = [Request("a", 0), Request("b"), Request("a", 1), Request("c", 0), Request("c", 1), Request("a")]
     worlds_left = [(5, 6, 1), (5, 4, None), (4, 5, 1), (4, 2, 1), (4, 1, 1), (3, 4, None)]  # M, N, what goes
-    costs = [exact_forgetting_cost([Loss(n, lost)], **world(m, 2, 2, 3, 4)) for m, n, lost in worlds_left]
+    costs = [exact_forgetting_cost([Withdrawal(n, lost)], **world(m, 2, 2, 3, 4)) for m, n, lost in worlds_left]
     cost = expected_stream_cost(stream, {"a": 6, "b": 4, "c": 2}, **world(5, 2, 2, 3, 4))
     assert cost.expected_recomputations == pytest.approx(float(sum(c.probability for c in costs)), rel=1e-12)
     assert cost.expected_steps == pytest.approx(float(sum(c.expected_steps for c in costs)), rel=1e-12)
@@ -362,7 +370,7 @@ def test_many_equal_losses_are_a_binomial(count):
     moments = count * touched, count * touched + pairs, count * touched + 3 * pairs + triples
     signed = zip((-3, 3, -1), moments, strict=True)
     stays = 1 + sum(sign * moment / 30_000**power for power, (sign, moment) in enumerate(signed, start=1))
-    cost = forgetting_cost([Loss(40, 1)] * count, **world(30_000, 3, 2, 2, 2))
+    cost = forgetting_cost([Withdrawal(40, 1)] * count, **world(30_000, 3, 2, 2, 2))
     assert cost.probability == pytest.approx(float(1 - stays**2), rel=1e-10)
 
 
@@ -374,7 +382,7 @@ def test_closed_forms_are_the_law_of_one_request(clients, slots, samples, batch,
     setting = world(clients, slots, batch, steps, rounds)
     one = {name: setting[name] for name in ("clients", "clients_per_round", "batch_size", "local_steps")}
     going, leaving = sample_change(samples, **one), client_change(clients, slots)
-    for loss, change in ((Loss(samples, 1), going), (Loss(samples, None), leaving)):
+    for loss, change in ((Withdrawal(samples, 1), going), (Withdrawal(samples, None), leaving)):
         exact = exact_forgetting_cost([loss], **setting)
         assert math.isclose(change_within(change, rounds), exact.probability, rel_tol=1e-12)
         assert math.isclose(steps * expected_rounds_redone(change, rounds), exact.expected_steps, rel_tol=1e-12)
@@ -394,7 +402,7 @@ def test_closed_forms_take_arrays():
 def test_one_request_is_answered_at_once_however_long_a_round_is():
     """A geometric sum, not a loop over steps: with so many of them, the sample is held if its client is drawn."""
     world = {"clients": 60, "clients_per_round": 3, "batch_size": 4, "rounds": 2}
-    long = forgetting_cost([Loss(20, 1)], local_steps=10**9, **world)
-    whole = forgetting_cost([Loss(20, None)], local_steps=10**9, **world)
+    long = forgetting_cost([Withdrawal(20, 1)], local_steps=10**9, **world)
+    whole = forgetting_cost([Withdrawal(20, None)], local_steps=10**9, **world)
     assert long.probability == pytest.approx(whole.probability, rel=1e-12)
     assert long.expected_steps_from_first_use == pytest.approx(whole.expected_steps_from_first_use, rel=1e-8)

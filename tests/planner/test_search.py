@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedforget.algorithm.plan import Plan
 from fedforget.errors import PlanRefused
 from fedforget.planner import search
-from fedforget.planner.costs import Loss, forgetting_cost
+from fedforget.planner.costs import Withdrawal, forgetting_cost
 from fedforget.planner.search import Choice, Limits, Needs, cheapest_plans
 
 
@@ -23,8 +23,8 @@ def costs_of(plan: Plan, sizes: dict[int, int], share: float) -> tuple[dict[str,
         "clients": clients, "clients_per_round": plan.clients_per_round, "batch_size": plan.batch_size,
         "local_steps": plan.local_steps, "rounds": plan.rounds,
     }  # fmt: skip
-    leaving = forgetting_cost([Loss(1, None)], **world)
-    going = {n: forgetting_cost([Loss(n, 1)], **world) for n in sizes}
+    leaving = forgetting_cost([Withdrawal(1, None)], **world)
+    going = {n: forgetting_cost([Withdrawal(n, 1)], **world) for n in sizes}
     every_size = [n for n, count in sizes.items() for _ in range(count)]
     limited = {
         "rho_s": plan.realised_rho_s(every_size),

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from fedforget.algorithm.plan import Plan, ServerOptimizer
-from fedforget.planner.costs import Loss, forgetting_cost
+from fedforget.planner.costs import Withdrawal, forgetting_cost
 from fedforget.planner.storage import (
     client_bytes,
     client_forgetting_traffic,
@@ -118,8 +118,8 @@ def test_rounds_recomputed_are_those_of_the_law():
     plan = Plan(7, 4, 6, 25, keep=10)
     world = {"clients": 50, "clients_per_round": 7, "batch_size": 4, "local_steps": 6, "rounds": 25}
     for told, loss in (
-        (sample_forgetting_traffic(plan, 50, 30, MODEL), Loss(30, 1)),
-        (client_forgetting_traffic(plan, 50, MODEL), Loss(30, None)),
+        (sample_forgetting_traffic(plan, 50, 30, MODEL), Withdrawal(30, 1)),
+        (client_forgetting_traffic(plan, 50, MODEL), Withdrawal(30, None)),
     ):
         assert 6 * told.rounds_recomputed == pytest.approx(forgetting_cost([loss], **world).expected_steps, rel=1e-12)
         ends = replace(plan, keep="ends")
@@ -131,7 +131,7 @@ def test_rounds_recomputed_are_those_of_the_law():
         )
 
 
-def _again(plan: Plan, loss: Loss):
+def _again(plan: Plan, loss: Withdrawal):
     if loss.lost is None:
         return client_forgetting_traffic(plan, 50, MODEL)
     return sample_forgetting_traffic(plan, 50, loss.samples, MODEL)

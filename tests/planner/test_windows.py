@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from fedforget.algorithm.plan import Plan
 from fedforget.planner import windows
-from fedforget.planner.costs import Loss, exact_forgetting_cost
+from fedforget.planner.costs import Withdrawal, exact_forgetting_cost
 from fedforget.planner.windows import Requests, in_windows, one_by_one
 
 FALSE_ALARM = 1e-6
@@ -26,8 +26,10 @@ def alone(requests: Requests, sizes: dict[int, int], plan: Plan) -> tuple[float,
         "local_steps": plan.local_steps, "rounds": plan.rounds,
     }  # fmt: skip
     in_all, share = sum(n * count for n, count in sizes.items()), requests.sample_share
-    parts = [(share * n * count / in_all, exact_forgetting_cost([Loss(n, 1)], **world)) for n, count in sizes.items()]
-    parts.append((1 - share, exact_forgetting_cost([Loss(1, None)], **world)))
+    parts = [
+        (share * n * count / in_all, exact_forgetting_cost([Withdrawal(n, 1)], **world)) for n, count in sizes.items()
+    ]
+    parts.append((1 - share, exact_forgetting_cost([Withdrawal(1, None)], **world)))
     return sum(w * float(c.probability) for w, c in parts), sum(w * float(c.expected_steps) for w, c in parts)
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from fedforget.algorithm.plan import Plan
 from fedforget.errors import InvalidInput
-from fedforget.planner.costs import Loss, forgetting_cost, sample_change
+from fedforget.planner.costs import Withdrawal, forgetting_cost, sample_change
 from fedforget.planner.geometric import change_within
 from fedforget.plots.costs import _figure, draw_costs, log_ticks
 
@@ -51,7 +51,7 @@ def test_it_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
     world = {"clients": 300, "clients_per_round": 5, "batch_size": 10, "local_steps": 10, "rounds": 30}
     draw_costs(tmp_path / "costs.svg", PLAN, {200: 300})
     shown = re.findall(r"<!-- ([\d.]+)% -->", (tmp_path / "costs.svg").read_text(encoding="utf-8"))
-    for loss in (Loss(200, 1), Loss(200, None)):
+    for loss in (Withdrawal(200, 1), Withdrawal(200, None)):
         cost = forgetting_cost([loss], **world)
         assert f"{100 * cost.probability:.3g}" in shown
         assert f"{100 * cost.expected_steps / 300:.3g}" in shown
@@ -63,7 +63,7 @@ def test_with_unequal_clients_it_shows_what_the_table_says(tmp_path: Path) -> No
     sizes = {3: 2, 14: 1}
     draw_costs(tmp_path / "costs.svg", Plan(1, 2, 2, 2), sizes)
     shown = re.findall(r"<!-- ([\d.]+)% -->", (tmp_path / "costs.svg").read_text(encoding="utf-8"))
-    average = sum(size * number / 20 * forgetting_cost([Loss(size, 1)], **world).probability
+    average = sum(size * number / 20 * forgetting_cost([Withdrawal(size, 1)], **world).probability
                   for size, number in sizes.items())  # fmt: skip
     of_the_mean = sample_change(20 / 3, clients=3, clients_per_round=1, batch_size=2, local_steps=2)  # type: ignore[arg-type]
     assert f"{100 * average:.3g}" in shown

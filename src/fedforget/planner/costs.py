@@ -36,8 +36,8 @@ _FEW = 1000  # up to this count, binomial coefficients are computed exactly
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """The loss of one client: ``lost`` (w_j) of its ``samples`` (N_j); ``None`` if the whole client leaves."""
+class Withdrawal:
+    """What one client withdraws: ``lost`` (w_j) of its ``samples`` (N_j); ``None`` if the whole client leaves."""
 
     samples: int
     lost: int | None
@@ -87,9 +87,9 @@ class Training:
             if getattr(self, field.name) < least:
                 raise ValueError(f"{field.name} must be at least {least}, not {getattr(self, field.name)}")
 
-    def check(self, losses: Sequence[Loss]) -> None:
-        if len(losses) > self.clients:
-            raise ValueError(f"{len(losses)} clients lose samples, but there are only {self.clients}")
+    def check(self, withdrawals: Sequence[Withdrawal]) -> None:
+        if len(withdrawals) > self.clients:
+            raise ValueError(f"{len(withdrawals)} clients lose samples, but there are only {self.clients}")
 
 
 def client_bound(*, clients: int, clients_per_round: int, rounds: int) -> Fraction:
@@ -143,38 +143,50 @@ def sample_change(
 
 
 def forgetting_cost(
-    losses: Sequence[Loss], *, clients: int, clients_per_round: int, batch_size: int, local_steps: int, rounds: int
+    withdrawals: Sequence[Withdrawal],
+    *,
+    clients: int,
+    clients_per_round: int,
+    batch_size: int,
+    local_steps: int,
+    rounds: int,
 ) -> ForgettingCost[float]:
-    """The exact law that Theorem 1 bounds, for requests handled at once: one ``Loss`` for each client they touch.
+    """The exact law that Theorem 1 bounds, for requests handled at once: one ``Withdrawal`` for each client they touch.
 
     P(recompute) = 1 − Q^R, in floats that stay accurate however small it is. One sample, then one client, of the
     worlds whose bounds are 2/25 and 1/5 above:
 
     >>> world = dict(clients=100, clients_per_round=5, batch_size=10, local_steps=2, rounds=4)
-    >>> one_sample = forgetting_cost([Loss(50, 1)], **world)
+    >>> one_sample = forgetting_cost([Withdrawal(50, 1)], **world)
     >>> round(one_sample.probability, 6), round(one_sample.expected_steps, 6)
     (0.068728, 0.3467)
-    >>> round(forgetting_cost([Loss(50, None)], **world).probability, 6)
+    >>> round(forgetting_cost([Withdrawal(50, None)], **world).probability, 6)
     0.182093
     """
-    return _cost(losses, Training(clients, clients_per_round, batch_size, local_steps, rounds))
+    return _cost(withdrawals, Training(clients, clients_per_round, batch_size, local_steps, rounds))
 
 
 def exact_forgetting_cost(
-    losses: Sequence[Loss], *, clients: int, clients_per_round: int, batch_size: int, local_steps: int, rounds: int
+    withdrawals: Sequence[Withdrawal],
+    *,
+    clients: int,
+    clients_per_round: int,
+    batch_size: int,
+    local_steps: int,
+    rounds: int,
 ) -> ForgettingCost[Fraction]:
     """``forgetting_cost`` in fractions, for small worlds.
 
     With g = (1 − Q^R)/(1 − Q) the expected steps are E·(R − Q·g), and E·R − g·(q_1 + … + q_E) from the first use.
 
     >>> world = dict(clients=2, clients_per_round=1, batch_size=1, local_steps=2, rounds=1)
-    >>> cost = exact_forgetting_cost([Loss(2, 1)], **world)  # q_1 = 3/4, q_2 = 5/8
+    >>> cost = exact_forgetting_cost([Withdrawal(2, 1)], **world)  # q_1 = 3/4, q_2 = 5/8
     >>> print(cost.probability, cost.expected_steps, cost.expected_steps_from_first_use)
     3/8 3/4 5/8
     """
     training = Training(clients, clients_per_round, batch_size, local_steps, rounds)
-    training.check(losses)
-    misses = [_exact_miss(loss, batch_size) for loss in losses]
+    training.check(withdrawals)
+    misses = [_exact_miss(withdrawal, batch_size) for withdrawal in withdrawals]
     stays = [_exact_stay([miss**step for miss in misses], training) for step in range(1, local_steps + 1)]
     stay = stays[-1]
     powers = rounds + Fraction(0) if stay == 1 else (1 - stay**rounds) / (1 - stay)  # g
@@ -211,17 +223,17 @@ def expected_stream_cost(
     for request in requests:
         if not left.get(request.client):
             raise ValueError(f"cannot forget {request}: nothing is left of client {request.client}")
-        totals += astuple(_cost([Loss(left[request.client], None if request.sample is None else 1)], now))
+        totals += astuple(_cost([Withdrawal(left[request.client], None if request.sample is None else 1)], now))
         left[request.client] -= left[request.client] if request.sample is None else 1
         if not left[request.client] and now.clients > 1:
             now = replace(now, clients=now.clients - 1)
     return StreamCost(*totals.tolist())
 
 
-def _cost(losses: Sequence[Loss], training: Training) -> ForgettingCost[float]:
+def _cost(withdrawals: Sequence[Withdrawal], training: Training) -> ForgettingCost[float]:
     """``forgetting_cost`` without subtracting numbers that are nearly equal."""
-    training.check(losses)
-    change_sum, change = _round_changes(losses, training)
+    training.check(withdrawals)
+    change_sum, change = _round_changes(withdrawals, training)
     if training.rounds == 0 or change == 0.0:
         return ForgettingCost(0.0, 0.0, 0.0)
     probability = float(change_within(change, training.rounds))
@@ -233,23 +245,23 @@ def _cost(losses: Sequence[Loss], training: Training) -> ForgettingCost[float]:
     )
 
 
-def _round_changes(losses: Sequence[Loss], training: Training) -> tuple[float, float]:
-    """Σ (1 − q_i) over a round's steps, and 1 − Q. For a single loss 1 − q_i = p_c·a_i, a geometric sum."""
-    if len(losses) == 1:
-        held = -math.expm1(_log_miss(losses[0].samples, losses[0].lost, training.batch_size))
+def _round_changes(withdrawals: Sequence[Withdrawal], training: Training) -> tuple[float, float]:
+    """Σ (1 − q_i) over a round's steps, and 1 − Q. For a single withdrawal 1 − q_i = p_c·a_i, a geometric sum."""
+    if len(withdrawals) == 1:
+        held = -math.expm1(_log_miss(withdrawals[0].samples, withdrawals[0].lost, training.batch_size))
         drawn = float(client_change(training.clients, training.clients_per_round))
         steps = training.local_steps
         return drawn * float(expected_rounds_redone(held, steps)), drawn * float(change_within(held, steps))
     change_sum, change = 0.0, 0.0
-    for changes in _step_changes(losses, training):
+    for changes in _step_changes(withdrawals, training):
         change_sum += float(changes.sum())
         change = min(float(changes[-1]), 1.0)
     return change_sum, change
 
 
-def _step_changes(losses: Sequence[Loss], training: Training) -> Iterator[Floats]:
+def _step_changes(withdrawals: Sequence[Withdrawal], training: Training) -> Iterator[Floats]:
     """1 − q_i for i = 1 to E, piece by piece; clients with the same β count as one group."""
-    groups = Counter(_log_miss(samples, lost, training.batch_size) for samples, lost in map(astuple, losses))
+    groups = Counter(_log_miss(samples, lost, training.batch_size) for samples, lost in map(astuple, withdrawals))
     certain = groups.pop(-math.inf, 0)
     groups.pop(0.0, None)
     width = max(1, _TABLE_CELLS // (1 + groups.total()))
@@ -308,12 +320,12 @@ def _trimmed(law: Floats) -> Floats:
     return law[: rows[-1] + 2]
 
 
-def _exact_miss(loss: Loss, batch_size: int) -> Fraction:
+def _exact_miss(withdrawal: Withdrawal, batch_size: int) -> Fraction:
     """1 − β_j."""
-    if loss.lost is None:
+    if withdrawal.lost is None:
         return Fraction(0)
-    size = min(batch_size, loss.samples)
-    return Fraction(math.comb(loss.samples - loss.lost, size), math.comb(loss.samples, size))
+    size = min(batch_size, withdrawal.samples)
+    return Fraction(math.comb(withdrawal.samples - withdrawal.lost, size), math.comb(withdrawal.samples, size))
 
 
 def _exact_stay(misses: Sequence[Fraction], training: Training) -> Fraction:

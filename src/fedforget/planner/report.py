@@ -12,7 +12,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan
 from fedforget.planner.costs import (
     ForgettingCost,
-    Loss,
+    Withdrawal,
     client_bound,
     expected_stream_cost,
     forgetting_cost,
@@ -73,8 +73,8 @@ def facts_of(plan: Plan, here: Circumstances) -> Facts:
         "clients": here.clients, "clients_per_round": plan.clients_per_round, "batch_size": plan.batch_size,
         "local_steps": plan.local_steps, "rounds": plan.rounds,
     }  # fmt: skip
-    smallest, leaving = min(here.sizes), Loss(min(here.sizes), None)
-    by_size = {size: _request(plan, forgetting_cost([Loss(size, 1)], **world), sample_bound(size, **world))
+    smallest, leaving = min(here.sizes), Withdrawal(min(here.sizes), None)
+    by_size = {size: _request(plan, forgetting_cost([Withdrawal(size, 1)], **world), sample_bound(size, **world))
                for size in here.sizes}  # fmt: skip
     share = {size: number * size / here.samples for size, number in here.sizes.items()}
     bound = client_bound(clients=here.clients, clients_per_round=plan.clients_per_round, rounds=plan.rounds)
@@ -115,13 +115,13 @@ def _several(here: Circumstances, world: Mapping[str, int]) -> list[Facts]:
             continue
         count = min(most, there)
         if what == "samples of one client":
-            losses, stream = [Loss(size, count)], [Request(0, sample) for sample in range(count)]
+            withdrawals, stream = [Withdrawal(size, count)], [Request(0, sample) for sample in range(count)]
         else:
             one = what == "clients"
-            losses = [Loss(size, None if one else 1)] * count
+            withdrawals = [Withdrawal(size, None if one else 1)] * count
             stream = [Request(client, None if one else 0) for client in range(count)]
         alone = expected_stream_cost(stream, dict.fromkeys(range(count), size), **world)
-        at_once = forgetting_cost(losses, **world)
+        at_once = forgetting_cost(withdrawals, **world)
         found.append(
             {"what": what, "count": count, "samples_per_client": size, "at_once": asdict(at_once),
              "one_by_one": asdict(alone)}

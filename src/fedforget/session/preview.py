@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
-from fedforget.planner.costs import ForgettingCost, Loss, forgetting_cost
+from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
 from fedforget.requests.targets import present_targets
 from fedforget.store.run_directory import OpenRun
 
@@ -19,7 +19,7 @@ def preview(run: OpenRun, requests: Sequence[Request]) -> ForgettingCost[float]:
         lost[request.client] = None if request.sample is None or before is None else before + 1
     plan = run.file.plan
     return forgetting_cost(
-        [Loss(sizes[client], count) for client, count in lost.items()],
+        [Withdrawal(sizes[client], count) for client, count in lost.items()],
         clients=len(run.server.roster),
         clients_per_round=plan.clients_per_round,
         batch_size=plan.batch_size,
