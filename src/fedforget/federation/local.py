@@ -113,7 +113,7 @@ class LocalFederation:
 
     def _draw_next(self, tasks: Sequence[TrainTask]) -> Iterator[None]:
         """Draws the round after these tasks: first its slots, then the batches of one client a step."""
-        if self._slots_ahead is None or not tasks:
+        if self._slots_ahead is None or not tasks or tasks[0].round >= self._plan.rounds:
             return
         round_ = tasks[0].round
         self._ahead.clear()
