@@ -364,10 +364,10 @@ def test_doctor_does_not_report_system_errors_as_damage(
 @pytest.mark.parametrize(
     ("what", "lost"),
     [
-        ("plan.toml", "what was decided"),
+        ("plan.toml", "the plan"),
         ("server.db", "the server's seed and the roster"),
-        ("clients.db", "the clients' seeds and id lists"),
-        ("record.db", "the trail"),
+        ("clients.db", "the clients' seeds and sample ids"),
+        ("record.db", "the audit trail"),
         ("receipt-key.pem", "still verify with the public key"),
         (MODELS[0], "the initial model"),
     ],
