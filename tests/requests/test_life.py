@@ -217,6 +217,25 @@ def once(round_: int, act: Callable[[], int], outcomes: list[int]) -> Callable[[
     return on_round
 
 
+def test_request_that_arrives_after_one_recomputed_round_costs_that_round_and_no_second_recomputation(
+    run: Run,
+) -> None:
+    with run_directory.reading(run.path) as found:
+        first, second = (c for c, round_ in found.server.first_rounds().items() if round_ == 1)
+    outcomes: list[int] = []
+    rounds: list[int] = []
+    arrive = once(1, lambda: forget_elsewhere(run.path, Request(second), defer=True), outcomes)
+
+    def on_round(done: int) -> None:
+        rounds.append(done)
+        arrive(done)
+
+    run.forget(Request(first), on_round=on_round)
+    assert outcomes == [0]
+    assert rounds == [1, *range(1, PLAN.rounds + 1)]
+    assert {receipt.state for receipt in receipts(run).values()} == {"purged"}
+
+
 @pytest.mark.parametrize("second", [Request(1, 0), Request(2), Request(0, 99)])
 def test_a_recomputation_absorbs_what_arrives(tmp_path: Path, second: Request) -> None:
     require_absorbed(tmp_path, 3, second)

@@ -142,11 +142,12 @@ class Processor:
         self.apply_begun()
         while unfinished := self._at_stage(Stage.ACCEPTED, Stage.REMOVED, Stage.RECOMPUTED):
             goal = max(intent.decision.goal for intent in unfinished)
-            if len(self.server.memory.roster) and self.server.memory.rounds_done < goal:
+            if self.inbox:
+                self._let_arrivals_join()
+            elif len(self.server.memory.roster) and self.server.memory.rounds_done < goal:
                 self.learn(goal, stop_on_arrival=True)
-            if not self.inbox:
+            else:
                 break
-            self._let_arrivals_join()
         self._complete(self.batches.pending())
 
     def learn(self, goal: int, *, stop_on_arrival: bool = False) -> None:
