@@ -113,7 +113,7 @@ def test_everyday_ingredients_together(tmp_path: Path) -> None:
     assert forgets.state_digest() == never.state_digest()
     assert forgets.status().accuracy == never.status().accuracy
     assert forgets.verify().ok
-    used = forgets._module
+    used = forgets._engine.model.module
     with pytest.raises(LearnerDiffers, match="non-persistent buffers"):
         Run(tmp_path / "never", model=used, data=data, test=test)
 
@@ -282,7 +282,7 @@ def test_a_model_that_fails_names_client_and_round(tmp_path: Path) -> None:
     assert run.status().rounds_done == 0
 
 
-def test_samples_of_different_shape_are_refused_and_the_client_named(tmp_path: Path) -> None:
+def test_samples_of_different_shape_are_refused_with_the_clients_name(tmp_path: Path) -> None:
     data = {3: {0: (np.ones(4, np.float32), 0), 1: (np.ones((2, 4), np.float32), 0)}}
     with pytest.raises(InvalidInput, match="client 3 differ in shape"):
         Run(tmp_path / "run", PLAN, model=linear(), data=data).train()

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fedforget.algorithm.forget import Request
     from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
     from fedforget.errors import FedForgetError
-    from fedforget.evidence.receipts.statement import ReceiptCheck, read_receipt
+    from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
     from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
     from fedforget.requests.lifecycle import Receipt
@@ -47,7 +47,7 @@ _HOMES = {
     "Withdrawal": "fedforget.planner.costs",
     "Plan": "fedforget.algorithm.plan",
     "Policy": "fedforget.requests.policy",
-    "ReceiptCheck": "fedforget.evidence.receipts.statement",
+    "ReceiptCheck": "fedforget.evidence.receipts.check",
     "Receipt": "fedforget.requests.lifecycle",
     "Request": "fedforget.algorithm.forget",
     "Run": "fedforget.run",
@@ -55,7 +55,7 @@ _HOMES = {
     "Status": "fedforget.session.status",
     "Verification": "fedforget.evidence.replay",
     "forgetting_cost": "fedforget.planner.costs",
-    "read_receipt": "fedforget.evidence.receipts.statement",
+    "read_receipt": "fedforget.evidence.receipts.check",
 }
 
 

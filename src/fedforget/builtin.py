@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +13,16 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data import digits
 from fedforget.data.digits import Digits
 from fedforget.errors import InvalidInput, RunDamaged, quoted
+from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
 from fedforget.store.plan_file import NAME, OWN, PlanFile
 from fedforget.store.run_directory import OpenRun
 
 if TYPE_CHECKING:
     from fedforget.run import Run
+    from fedforget.session.engine import Engine
 
+_INLINE = Workforce()
 DATASETS = (digits.NAME,)
 MODEL: Mapping[str, str | int | float] = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
 
@@ -64,39 +67,38 @@ def sizes_of(name: str, clients: int, seed: int | None) -> list[int]:
     return [len(rows) for rows in federation.owners().values()]
 
 
-def train_run(
+def start_run(
     path: Path,
     name: str,
     clients: int,
     make_plan: Callable[[Sequence[int]], Plan],
     *,
     seed: int | None,
-    without: Iterable[Request] = (),
-    **workforce: Any,
-) -> Run:
-    """Create a run on a built-in dataset, or open the existing one if it has the same plan."""
-    from fedforget.run import Run  # noqa: PLC0415 (torch)
+    without: Sequence[Request] = (),
+) -> bool:
+    """Create a run on a built-in dataset, and return True; or find that it exists with the same plan."""
+    from fedforget.session.engine import Model  # noqa: PLC0415 (torch)
+    from fedforget.session.starting import create_run, require_place, require_same  # noqa: PLC0415
     from fedforget.training.models import build_model  # noqa: PLC0415
 
     check_dataset(name)
-    source = SeedSource(seed)
-    if run_directory.is_run(path) and seed is None:
+    require_place(path)
+    source, exists = SeedSource(seed), run_directory.is_run(path)
+    if exists and seed is None:
         partition_seed = bytes.fromhex(str(PlanFile.read(path).dataset.get("partition_seed", "")))
     else:
         partition_seed = source.partition()
     federation = DigitsFederation.split(clients, digits.BETA, partition_seed)
     owners = federation.owners()
     plan = make_plan([len(rows) for rows in owners.values()])
-    return Run(
-        path,
-        plan,
-        model=build_model(MODEL, source.initial_model()),
-        data=federation.dataset.federated(owners),  # type: ignore[arg-type]
-        seed=seed,
-        without=without,
-        names=(MODEL, federation.settings()),
-        **workforce,
-    )
+    model = Model.of(build_model(MODEL, source.initial_model()))
+    wanted = PlanFile(plan, model.described(MODEL), federation.settings(), b"", model.structure)
+    if exists:
+        with run_directory.reading(path, only_idle=False) as run:
+            require_same(run, wanted, source, without)
+    else:
+        create_run(path, wanted, model, federation.dataset.federated(owners), source, without)  # type: ignore[arg-type]
+    return not exists
 
 
 def _require_buildable(run: OpenRun) -> None:
@@ -112,26 +114,37 @@ def _require_buildable(run: OpenRun) -> None:
     run.server.models.require_room_for(run.server.model_digest(0), run.file.tensors)
 
 
-def open_run(path: Path, *, all_data: bool = False, instead: str | None = None, **workforce: Any) -> Run:
-    """Open a run on a built-in dataset from its directory alone.
+def engine_of(
+    run: OpenRun, workforce: Workforce, *, all_data: bool = False, instead: Callable[[], str] | None = None
+) -> Engine:
+    """Build the model and load the data of an open run on a built-in dataset.
 
-    ``all_data``: load the whole dataset, not only the samples in the run. ``instead``: the hint for a run with its own
-    model or data, which is refused.
+    ``all_data``: load the whole dataset, not only the samples in the run. ``instead``: makes the hint for a run with
+    its own model or data, which is refused.
     """
-    from fedforget.run import Run  # noqa: PLC0415 (torch)
-    from fedforget.training.models import build_model  # noqa: PLC0415
-
-    with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
-        file = run.file
-        _require_buildable(run)
-        owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
+    file = run.file
+    _require_buildable(run)
     if not file.is_built_in or file.dataset.get("name") not in DATASETS:
         raise InvalidInput(
-            f"the model and data of {path} are not built in",
-            hint=instead or "open it in Python: fedforget.Run(path, model=…, data=…)",
+            f"the model and data of {run.path} are not built in",
+            hint=instead() if instead else "open it in Python: fedforget.Run(path, model=…, data=…)",
         )
+    from fedforget.session.engine import Engine, Model  # noqa: PLC0415 (torch)
+    from fedforget.training.models import build_model  # noqa: PLC0415
+
+    owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
     if all_data:
         chosen = file.dataset
         seed = bytes.fromhex(str(chosen["partition_seed"]))
         owners = dict(DigitsFederation.split(int(chosen["clients"]), float(chosen["beta"]), seed).owners())
-    return Run(path, model=build_model(file.model, bytes(32)), data=Digits().federated(owners), **workforce)
+    model = Model.of(build_model(file.model, bytes(32)))
+    return Engine.of_run(file, run.path, model, Digits().federated(owners), workforce)
+
+
+def open_run(path: Path, workforce: Workforce = _INLINE) -> Run:
+    """Open a run on a built-in dataset from its directory alone."""
+    from fedforget.run import Run  # noqa: PLC0415 (torch)
+
+    with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
+        engine = engine_of(run, workforce)
+    return Run(path, model=engine.model.module, data=engine.data, **asdict(workforce))

@@ -665,5 +665,5 @@ def test_lack_of_memory_is_named(unchanged: Path, monkeypatch: pytest.MonkeyPatc
     def short(*given: object, **named: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("fedforget.builtin.open_run", short)
+    monkeypatch.setattr("fedforget.builtin.engine_of", short)
     assert "workers" in refused(14, "out-of-memory", "train", unchanged)["hint"]

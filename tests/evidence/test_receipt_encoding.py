@@ -14,10 +14,10 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey,
 
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.receipts import ed25519
+from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
 from fedforget.evidence.receipts.ed25519 import is_honest_key
 from fedforget.evidence.receipts.envelope import _pre_authentication, seal
 from fedforget.evidence.receipts.receipt_key import public_pem, read_public_key
-from fedforget.evidence.receipts.statement import check
 
 # The 8 points whose order divides 8, and the other ways to spell them; a test below multiplies them by 8.
 SMALL_ORDER = [
@@ -97,6 +97,12 @@ STATEMENT = {
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
 
 
+def check(file: Path, directory: Path) -> ReceiptCheck:
+    """Read a receipt with the public half of ``KEY``, written into a directory."""
+    (directory / "key.pem").write_bytes(public_pem(KEY.public_key()))
+    return read_receipt(file, directory / "key.pem")
+
+
 def envelope() -> dict[str, Any]:
     return seal(STATEMENT, KEY)
 
@@ -154,6 +160,9 @@ REFUSED = {
     "a payload with a byte order mark": written(signed(b"\xef\xbb\xbf" + canonical(STATEMENT))),
     "a payload with a key twice": written(signed(canonical(STATEMENT)[:-1] + b',"subject":[]}')),
     "a payload with another field": written(signed(canonical({**STATEMENT, "note": "trust me"}))),
+    "a payload with half of a surrogate pair": written(
+        signed(canonical(STATEMENT).replace(b'"reason":"none"', b'"reason":"\\ud800"'))
+    ),
     "a deep payload": written(signed(b"[" * 5000 + b"]" * 5000)),
 }
 
@@ -163,19 +172,19 @@ def test_non_canonical_encoding_is_refused(tmp_path: Path, name: str) -> None:
     file = tmp_path / "receipt.json"
     file.write_bytes(REFUSED[name])
     with pytest.raises(ReceiptRefused):
-        check(file, KEY.public_key())
+        check(file, tmp_path)
 
 
 def test_canonical_encoding_is_accepted(tmp_path: Path) -> None:
     file = tmp_path / "receipt.json"
     file.write_bytes(written(envelope()))
-    assert check(file, KEY.public_key()).signature_ok
+    assert check(file, tmp_path).signature_ok
 
 
 def test_endless_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ReceiptRefused, match="more than"):
-        check(Path("/dev/zero"), KEY.public_key())
+        check(Path("/dev/zero"), tmp_path)
     with pytest.raises(InvalidInput, match="no public key"):
         read_public_key(Path("/dev/zero"))
     with pytest.raises(InvalidInput, match="cannot read"):
-        check(tmp_path, KEY.public_key())
+        check(tmp_path, tmp_path)

@@ -21,6 +21,7 @@ from fedforget.algorithm.seeds import Seed
 from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
 from fedforget.evidence.receipts import receipt_key
+from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
     key_id,
@@ -29,7 +30,6 @@ from fedforget.evidence.receipts.receipt_key import (
     read_public_key,
     signing_key,
 )
-from fedforget.evidence.receipts.statement import ReceiptCheck, check
 from fedforget.health.doctor import examine
 from fedforget.store import run_directory
 from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
@@ -69,7 +69,7 @@ def statement_of(envelope: dict[str, Any]) -> dict[str, Any]:
 
 def checked(run: Run, envelope: Any, **how: Any) -> ReceiptCheck:
     file = written(run.path.parent / "receipt.json", envelope)
-    return run.check_receipt(check(file, read_public_key(run.path / PUBLIC_KEY)), **how)
+    return run.check_receipt(read_receipt(file, run.path / PUBLIC_KEY), **how)
 
 
 def leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -165,11 +165,34 @@ def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) 
             tally("receipts/altered by who has the key, refused by the run")
 
 
+NAMED = {
+    "level": "another level",
+    "basis": "another basis",
+    "pseudonym": "another pseudonym",
+    "times": "other times",
+    "commitments": "another set of commitments to seeds",
+    "state_mac": "another keyed digest of the state",
+    "seeds_tainted": "another account of tainted seeds",
+    "recomputed_steps": "another number of recomputed steps",
+    "model": "another model",
+    "subject": "another state digest",
+    "sequence": "another place in the event chain",
+}
+
+
+def test_every_problem_names_its_field(run: Run) -> None:
+    statement = statement_of(run.signed_receipt(ids(run)[-1]))
+    for name, words in NAMED.items():
+        path = next(path for path in leaves(statement) if name in path)
+        found = checked(run, seal(altered(statement, path), signing_key(run.path)), sample_rounds=0)
+        assert found.problems[0] == f"the run's record has {words} for this request"
+
+
 def test_a_wrong_key_is_refused(run: Run, tmp_path: Path) -> None:
     file = written(tmp_path / "receipt.json", run.signed_receipt(ids(run)[0]))
     (tmp_path / "other.pem").write_bytes(public_pem(Ed25519PrivateKey.generate().public_key()))
     with pytest.raises(ReceiptRefused, match="another key"):
-        check(file, read_public_key(tmp_path / "other.pem"))
+        read_receipt(file, tmp_path / "other.pem")
     for bad in ("", "nonsense", (run.path / PRIVATE_KEY).read_text()):
         (tmp_path / "bad.pem").write_text(bad)
         with pytest.raises(InvalidInput, match="no public key"):
@@ -267,7 +290,7 @@ def test_deeply_nested_file_is_refused(run: Run, tmp_path: Path) -> None:
     run.signed_receipt(ids(run)[-1])
     (tmp_path / "deep.json").write_text("[" * 100_000)
     with pytest.raises(ReceiptRefused, match="not a signed receipt"):
-        check(tmp_path / "deep.json", read_public_key(run.path / PUBLIC_KEY))
+        read_receipt(tmp_path / "deep.json", run.path / PUBLIC_KEY)
 
 
 def test_lost_key_is_replaced_only_with_new_key(run: Run) -> None:
@@ -357,7 +380,7 @@ def test_check_notes_a_later_draw_informed_request(run: Run) -> None:
     after = checked(run, run.signed_receipt(last), sample_rounds=0)
     assert (after.seeds_tainted, after.seeds_tainted_now) == (True, True)
     assert "a request looked at the draws" in (after.note or "")
-    offline = check(run.path.parent / "receipt.json", read_public_key(run.path / PUBLIC_KEY)).as_dict()
+    offline = read_receipt(run.path.parent / "receipt.json", run.path / PUBLIC_KEY).as_dict()
     assert (offline["guarantee"], offline["seeds_tainted"]) == ("path", True)
     assert (offline["seeds_tainted_now"], offline["note"]) == (None, None)
     run.forget(Request(2, 3), new_seed=True)
@@ -405,9 +428,7 @@ def test_another_run_and_another_plan_are_noticed(run: Run, tmp_path: Path) -> N
     other = opened(tmp_path / "other", seed=2)
     other.train()
     other.forget(Request(3))
-    found = other.check_receipt(
-        check(written(tmp_path / "receipt.json", envelope), read_public_key(run.path / PUBLIC_KEY))
-    )
+    found = other.check_receipt(read_receipt(written(tmp_path / "receipt.json", envelope), run.path / PUBLIC_KEY))
     assert not found.ok
     assert "another run" in found.problems[0]
     statement = statement_of(envelope)
@@ -421,7 +442,7 @@ def test_a_record_that_was_rolled_back_is_noticed(run: Run, tmp_path: Path) -> N
     (receipt,) = run.forget(Request(2, 1))
     envelope = run.signed_receipt(receipt.id)
     file = written(tmp_path / "receipt.json", envelope)
-    found = opened(Path(earlier)).check_receipt(check(file, read_public_key(run.path / PUBLIC_KEY)))
+    found = opened(Path(earlier)).check_receipt(read_receipt(file, run.path / PUBLIC_KEY))
     assert not found.ok
     assert "record was cut off" in found.problems[0]
 

@@ -165,7 +165,7 @@ def test_replay_in_another_environment_is_compared_within_tolerance(
     here = opened(copy).verify()
     assert not here.ok
     assert here.witnesses_ok is False
-    monkeypatch.setattr("fedforget.run.numeric_environment", lambda: {"processor": "another"})
+    monkeypatch.setattr("fedforget.evidence.replay.numeric_environment", lambda: {"processor": "another"})
     elsewhere = opened(copy).verify()
     assert elsewhere.ok
     assert not elsewhere.bitwise_equal

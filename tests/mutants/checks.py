@@ -1,7 +1,7 @@
-"""The checks that the wrong variants must fail. Each returns how much is wrong: 0 on the code that ships.
+"""The checks that the mutants must fail. Each returns a measure of the error, which is 0 on the code that ships.
 
-Three kinds, in this order of preference: laws by enumeration, where what is wrong is a total variation distance;
-paths, where the state after forgetting is compared with that of training without the data, draw by draw; runs on disk.
+There are three kinds, in this order of preference: laws by enumeration, whose error is a total variation distance;
+paths, which compare the state after forgetting with that of training without the data, draw by draw; runs on disk.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ from fedforget.store.model_files import encode
 
 
 def law(case: Case) -> Fraction:
-    """How far forgetting ends from the textbook's law of learning on what is left, measured as ``prove`` does."""
+    """The distance between forgetting and the textbook law of learning on the remaining data, as ``prove`` has it."""
     return prove(case).total_variation
 
 
-def law_of_the_average(clients: int, slots: int, *, fails_once: int | None = None) -> Fraction:
-    """How far the averaged model of one round is from 1/K times the sum over the slots, in law.
+def law_of_average(clients: int, slots: int, *, fails_once: int | None = None) -> Fraction:
+    """The distance in law between the averaged model of one round and 1/K times the sum over the slots.
 
-    The model of client k is the number k. The client ``fails_once`` fails the first time it is asked; a command that
-    fails is given again.
+    The model of client k is the number k. The client ``fails_once`` fails in its first local round; a command that
+    fails is repeated.
     """
     world = dict.fromkeys(range(clients), (0,))
     plan = Plan(slots, 1, 1, 1)
@@ -69,12 +69,12 @@ def law_of_the_average(clients: int, slots: int, *, fails_once: int | None = Non
 
 
 def _numbered_server(world: laws.World, plan: Plan, oracle: Oracle, fails_once: int | None) -> Server:
-    waiting = [fails_once]
+    failing = [fails_once]
 
     class Numbers:
         def train(self, work: LocalRound) -> Trained:
-            if work.client in waiting:
-                waiting.clear()
+            if work.client in failing:
+                failing.clear()
                 raise TrainingFailed(f"client {work.client} failed")
             return Trained({"w": np.float64(work.client)})
 
@@ -88,9 +88,9 @@ def _numbered_server(world: laws.World, plan: Plan, oracle: Oracle, fails_once: 
 
 
 def paths(case: Case) -> Fraction:
-    """The probability that forgetting leaves another state than learning on what is left does with the same draws.
+    """The probability that forgetting leaves another state than learning on the remaining data with the same draws.
 
-    The state is everything: every stored model, the roster, both parties' first uses.
+    The state includes every stored model, the roster, and the first uses of server and clients.
     """
     plan = Plan(case.K, case.b, case.E, case.R, keep=case.keep)
     left = remaining_world(case.world, case.requests)
@@ -120,7 +120,7 @@ def _state(server: Server) -> tuple[Any, ...]:
 
 
 def numeric_paths() -> int:
-    """Models of numbers under a server Adam: in how many of 20 cases forgetting leaves other bits than retraining."""
+    """In how many of 20 cases with a server Adam forgetting leaves other bits than retraining."""
     wrong = 0
     for seed, request in product(range(10), (Request(1), Request(0, 2))):
         forgetting = _adam_server(seed, {client: range(4) for client in range(3)})
@@ -138,8 +138,8 @@ def numeric_paths() -> int:
 def _adam_server(seed: int, world: Mapping[int, Sequence[int]]) -> Server:
     plan = Plan(1, 1, 1, 5, server=ServerOptimizer("fedadam"))
 
-    class Halfway:
-        """A step goes half of the way to the number of the sample."""
+    class MovesHalfway:
+        """A step moves the model half of the way to the number of the sample."""
 
         def train(self, work: LocalRound) -> Trained:
             model = work.model["w"]
@@ -150,13 +150,13 @@ def _adam_server(seed: int, world: Mapping[int, Sequence[int]]) -> Server:
     samples: dict[Id, IdSet] = {client: IdSet(ids) for client, ids in world.items()}
     clients = ClientsInMemory(samples, {client: bytes([seed, int(client)]) * 16 for client in samples})
     memory = ServerInMemory(plan, IdSet(samples), State({"w": np.zeros(1)}))
-    federation = LocalFederation(plan, clients, Halfway())
+    federation = LocalFederation(plan, clients, MovesHalfway())
     adam = aggregator(plan.server, frozenset({"w"}))
     return Server(plan, draws.PrfPriorities(bytes([seed]) * 32), memory, federation, adam)
 
 
-def arrivals() -> int:
-    """Three replies whose sum depends on its order, in all six orders of arrival: how many results beyond the first."""
+def orders_of_replies() -> int:
+    """How many different averages, beyond one, the six orders of three replies give; their float sum has an order."""
     replies = [TrainReply(client, {"w": np.float64(value)}) for client, value in enumerate((1e16, 1.0, -1e16))]
     results = {
         aggregate.TakeAverage()(State({}), (2, 0, 1), order).model["w"].tobytes() for order in permutations(replies)
@@ -164,32 +164,32 @@ def arrivals() -> int:
     return len(results) - 1
 
 
-def draws_that_move() -> int:
-    """Draws of the PRF that change although they did not hold the id that was taken away."""
+def unrelated_draws_that_change() -> int:
+    """How many draws of the PRF change although they did not hold the removed id."""
     priorities, everyone = draws.PrfPriorities(bytes(range(32))), IdSet(range(12))
-    moved = 0
+    changed = 0
     for step, gone in product(range(40), range(12)):
         batches = []
         for samples in (everyone, everyone.without([gone])):
             places = draws.draw_batch_without_replacement(priorities, 3, samples, 1, step, 3)
             batches.append({samples.ids[place] for place in places})
-        moved += gone not in batches[0] and batches[0] != batches[1]
-    return moved
+        changed += gone not in batches[0] and batches[0] != batches[1]
+    return changed
 
 
 # -------------------------------------------------------------------------------------------------------- runs on disk
 
 
 def _directory() -> tempfile.TemporaryDirectory[str]:
-    """In memory where that exists: what is checked is the state, not that the disk is reached."""
+    """A directory in memory where possible: these checks compare states and need no durable disk."""
     shared = Path("/dev/shm")
     return tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None)
 
 
 def _data() -> dict[int, dict[int, tuple[Any, int]]]:
-    numbers = np.random.default_rng(5)
+    rng = np.random.default_rng(5)
     return {
-        client: {sample: (numbers.normal(size=2).astype(np.float32), (client + sample) % 2) for sample in range(3)}
+        client: {sample: (rng.normal(size=2).astype(np.float32), (client + sample) % 2) for sample in range(3)}
         for client in range(3)
     }
 
@@ -207,7 +207,7 @@ def _run(path: Path, data: Any, plan: Plan, seed: int, without: Sequence[Request
 
 
 def run_on_disk(*stream: Request, server: str = "average") -> int:
-    """Whether a run that forgets a stream of requests ends in another state than one that never had the data."""
+    """1 if a run that forgets a stream of requests ends in another state than one that never had the data."""
     plan, seed = Plan(1, 1, 2, 4, server=ServerOptimizer(server)), 3
     with _directory() as directory:
         forgetting = _run(Path(directory, "forgets"), _data(), plan, seed)
@@ -220,7 +220,7 @@ def run_on_disk(*stream: Request, server: str = "average") -> int:
 
 
 def interrupted_on_disk(*stream: Request, seed: int) -> int:
-    """The same, where each request is interrupted after one round and finished by opening the run again."""
+    """The same with each request interrupted after one round and finished after reopening the run."""
     plan = Plan(1, 1, 2, 4)
 
     def interrupt(_: int) -> None:
@@ -238,8 +238,8 @@ def interrupted_on_disk(*stream: Request, seed: int) -> int:
         return int(_run(path, _data(), plan, seed).state_digest() != never_had.state_digest())
 
 
-def content(change: Callable[[Any, int], tuple[Any, int]]) -> int:
-    """A sample's content changes halfway through training. Refused is right; a model of neither content is wrong."""
+def content_changed(change: Callable[[Any, int], tuple[Any, int]]) -> int:
+    """Change a sample's content halfway through training: 0 if refused, 1 if the model belongs to neither content."""
     plan, seed, finals = Plan(2, 2, 2, 4), 3, []
     other = _data()
     other[1][0] = change(*other[1][0])
@@ -252,13 +252,13 @@ def content(change: Callable[[Any, int], tuple[Any, int]]) -> int:
             final = Run(half.path, model=_module(), data=other).train().model_digest
         except DataChanged:
             return 0
-        except LearnerDiffers:  # the learner is blamed for what the data did
+        except LearnerDiffers:  # the wrong error: the data changed, not the learner
             return 1
         return int(final not in finals)
 
 
-def content_beside_a_loss() -> int:
-    """A client loses a sample while another of its samples has other content by now: refused is right."""
+def content_changed_beside_erasure() -> int:
+    """Erase a sample of a client whose other sample has changed content: 0 if refused and not recorded."""
     plan, other = Plan(2, 2, 2, 4), _data()
     x, y = other[1][0]
     other[1][0] = (x + 1, y)
@@ -273,8 +273,8 @@ def content_beside_a_loss() -> int:
         return 1
 
 
-def seeds_that_stay() -> int:
-    """How many of the clients have the seed that they had before new ones were drawn."""
+def unchanged_client_seeds() -> int:
+    """How many clients have the same seed before and after ``new_seed``."""
     with _directory() as directory:
         run = _run(Path(directory, "run"), _data(), Plan(2, 2, 2, 4), 3)
         run.train()
@@ -289,8 +289,8 @@ def _seeds(run: Run) -> dict[Id, bytes]:
         return {client: found.clients.seed(client) for client in found.server.roster}
 
 
-def requests_left_waiting() -> int:
-    """How many requests wait for a client that has left with its last sample."""
+def pending_requests_of_emptied_client() -> int:
+    """How many requests for a client stay pending after its last sample was erased."""
     with _directory() as directory:
         run = _run(Path(directory, "run"), _data(), Plan(2, 2, 2, 4), 3)
         run.train()

@@ -1,4 +1,4 @@
-"""The wrong variants. Each function installs one over the production code; its docstring says why it is wrong."""
+"""The mutants. Each function installs one wrong variant over the production code; its docstring says what is wrong."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ Patch = pytest.MonkeyPatch
 _generations = count(1)
 
 
-class Fresh:
-    """Priorities at addresses that were never used: new, independent draws."""
+class FreshPriorities:
+    """Priorities at addresses that were never used, which give new and independent draws."""
 
     def __init__(self, priorities: Any) -> None:
         self._priorities = priorities
@@ -45,30 +45,30 @@ class Fresh:
         return self._priorities.stream(address)
 
 
-# --------------------------------------------------------------------------------------- 1, 2: what is drawn again
+# ---------------------------------------------------------------------------------------------- 1, 2: redrawn slots
 
 
-def slots_drawn_again(patch: Patch) -> None:
-    """Algorithm 2 as printed: a restart at the start of a round draws its multiset anew.
+def slots_redrawn(patch: Patch) -> None:
+    """Algorithm 2 as printed: a restart at the start of a round redraws its multiset.
 
-    That the sample was used makes it likelier that its client was drawn. Only those draws get a second chance, so the
-    client ends up in fewer rounds than it should.
+    Given that the sample was used, its client was more likely drawn. Only those draws are repeated, so the client ends
+    up in fewer rounds than it should.
     """
     real = learn.learn
 
-    def learn_anew(server: Any, until: int, on_round: Any = None) -> None:
-        real(replace(server, priorities=Fresh(server.priorities)), until, on_round)
+    def learn_with_redrawn_slots(server: Any, until: int, on_round: Any = None) -> None:
+        real(replace(server, priorities=FreshPriorities(server.priorities)), until, on_round)
 
-    patch.setattr(forget, "learn", learn_anew)
+    patch.setattr(forget, "learn", learn_with_redrawn_slots)
 
 
-def restart_from_the_beginning(patch: Patch) -> None:
-    """Section 5.3's low-storage variant: if the sample was ever used, everything is drawn anew from round 1.
+def restart_from_round_1(patch: Patch) -> None:
+    """Section 5.3's low-storage variant: if the sample was ever used, every draw from round 1 on is repeated.
 
-    Histories in which its client was drawn often are likelier to have used the sample, so they are thrown away more
-    often than they come back.
+    Histories that draw its client often are more likely to use the sample, so they are discarded more often than they
+    are drawn again.
     """
-    slots_drawn_again(patch)
+    slots_redrawn(patch)
     real = forget.decide
 
     def decide(server: Any, requests: Any) -> Any:
@@ -78,11 +78,11 @@ def restart_from_the_beginning(patch: Patch) -> None:
     patch.setattr(forget, "decide", decide)
 
 
-# ------------------------------------------------------------------------------------ 3, 12: how it is drawn
+# ------------------------------------------------------------------------------------ 3, 12: the way of drawing
 
 
 def _uniform(priorities: Any, address: Address, ids: IdSet) -> Fraction:
-    """The ordinary stream's u at an address: the same for ever, whatever is left."""
+    """The uniform u of an ordinary generator at an address: the same whichever ids are left."""
     known = vars(priorities).setdefault("uniforms", {})
     if address not in known:
         ranks = tuple(int(rank) for rank in priorities(address, ids)[:, 1])
@@ -91,10 +91,10 @@ def _uniform(priorities: Any, address: Address, ids: IdSet) -> Fraction:
     return known[address]
 
 
-def stretched_slots(patch: Patch) -> None:
-    """An ordinary generator, ⌊u·M⌋, whose u is used again as ⌊u·(M-1)⌋ where the slot held the erased client.
+def rescaled_slots(patch: Patch) -> None:
+    """An ordinary generator, ⌊u·M⌋, whose u is reused as ⌊u·(M-1)⌋ where the slot held the erased client.
 
-    The clients that were drawn stay, and on top of that one of them inherits all of the erased client's share.
+    Slots of other clients stay, and one client gets the erased client's whole share in addition.
     """
 
     def draw(priorities: Any, roster: IdSet, round_: int, slots: int) -> list[Id]:
@@ -104,8 +104,8 @@ def stretched_slots(patch: Patch) -> None:
     patch.setattr(learn, "draw_clients_with_replacement", draw)
 
 
-def stretched_batches(patch: Patch) -> None:
-    """The same for batches: the ⌊u·C(N, b)⌋-th subset before, the ⌊u·C(N-1, b)⌋-th after."""
+def rescaled_batches(patch: Patch) -> None:
+    """The same for mini-batches: the ⌊u·C(N, b)⌋-th subset before, the ⌊u·C(N-1, b)⌋-th after."""
 
     def draw(priorities: Any, owner: Id, samples: IdSet, round_: int, steps: Sequence[int], size: int) -> Any:
         chosen = min(size, len(samples))
@@ -117,11 +117,11 @@ def stretched_batches(patch: Patch) -> None:
     patch.setattr(client, "draw_batches_without_replacement", draw)
 
 
-def few_bits(patch: Patch) -> None:
-    """Priorities cut to a few bits, and a selection that is not stable.
+def truncated_priorities(patch: Patch) -> None:
+    """Priorities are truncated to a few bits, and the selection is not stable.
 
-    Ties are broken by position, which is not uniform; and positions shift when an id goes, so a draw that did not hold
-    it changes all the same.
+    Ties are broken by position, which is not uniform; and positions shift when an id is removed, so a draw that did
+    not hold the id changes as well.
     """
 
     def smallest(priorities: Any, size: int) -> Any:
@@ -132,11 +132,11 @@ def few_bits(patch: Patch) -> None:
     patch.setattr(draws, "smallest", smallest)
 
 
-# ---------------------------------------------------------------------------------- 4, 5: where it goes back to
+# ------------------------------------------------------------------------------------ 4, 5: rewinding and sizes
 
 
-def one_round_too_few(patch: Patch) -> None:
-    """Rewinds to the end of the round that changed instead of its start: what was to be forgotten is in that model."""
+def rewind_one_round_short(patch: Patch) -> None:
+    """Rewinds to the end of the changed round instead of its start, to a model that was trained on the erased data."""
     real = forget.decide
 
     def decide(server: Any, requests: Any) -> Any:
@@ -147,10 +147,10 @@ def one_round_too_few(patch: Patch) -> None:
     patch.setattr("fedforget.requests.processor.decide", decide)
 
 
-def slots_per_client(patch: Patch) -> None:
-    """K evaluated again after an erasure, in proportion to M.
+def slots_recomputed_after_erasure(patch: Patch) -> None:
+    """K is recomputed after an erasure, in proportion to M.
 
-    The rounds that stay were drawn with the old K: the result is a mixture that no learning produces.
+    The rounds that stay were drawn with the old K, so no training produces the resulting mixture.
     """
     real = forget.apply
 
@@ -163,8 +163,8 @@ def slots_per_client(patch: Patch) -> None:
     patch.setattr(forget, "apply", apply)
 
 
-def batch_per_sample(patch: Patch) -> None:
-    """b evaluated again after an erasure, in proportion to the size of the client that lost a sample."""
+def batch_size_recomputed_after_erasure(patch: Patch) -> None:
+    """b is recomputed after an erasure, in proportion to the size of the client that lost a sample."""
     real = forget.apply
 
     def apply(server: Any, decision: Any) -> None:
@@ -181,14 +181,14 @@ def batch_per_sample(patch: Patch) -> None:
 # ----------------------------------------------------------------------------------------------------- 6, 9: averages
 
 
-def multiplicity_dropped(patch: Patch) -> None:
-    """Every client counts once, however many slots it fills: the average is no longer that of K independent draws."""
+def multiplicity_ignored(patch: Patch) -> None:
+    """Every client counts once, however many slots it fills, so the average is not that of K independent draws."""
     real = draws.multiplicities
     patch.setattr(aggregate, "multiplicities", lambda slots: dict.fromkeys(real(slots), 1))
 
 
-def order_of_arrival(patch: Patch) -> None:
-    """Sums in the order in which replies come in: the last bits depend on the network, and cannot be made again."""
+def sum_in_order_of_arrival(patch: Patch) -> None:
+    """Replies are summed in order of arrival: the last bits depend on the network and cannot be reproduced."""
 
     def average(slots: Sequence[Id], replies: Sequence[TrainReply]) -> dict[str, Any]:
         counts = draws.multiplicities(slots)
@@ -204,8 +204,8 @@ def order_of_arrival(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------------------------ 7: first uses
 
 
-def server_notes_round_one_only(patch: Patch, memory: Any = ServerInMemory) -> None:
-    """A client that is first drawn in a later round seems never to have been used, and is not taken out."""
+def server_records_round_1_only(patch: Patch, memory: Any = ServerInMemory) -> None:
+    """A client that is first drawn in a later round counts as unused, so erasing it recomputes nothing."""
     real = memory.commit
 
     def commit(self: Any, round_: int, state: State, drawn: Sequence[Id]) -> None:
@@ -214,13 +214,13 @@ def server_notes_round_one_only(patch: Patch, memory: Any = ServerInMemory) -> N
     patch.setattr(memory, "commit", commit)
 
 
-def server_store_notes_round_one_only(patch: Patch) -> None:
+def server_store_records_round_1_only(patch: Patch) -> None:
     """The same on disk."""
-    server_notes_round_one_only(patch, ServerStore)
+    server_records_round_1_only(patch, ServerStore)
 
 
-def client_notes_round_one_only(patch: Patch) -> None:
-    """A sample that is first used in a later round seems never to have been used, and is not taken out."""
+def client_records_round_1_only(patch: Patch) -> None:
+    """A sample that is first used in a later round counts as unused, so erasing it recomputes nothing."""
     real = client.Client.local_round
 
     def local_round(self: Any, task: Any, draws: Any = None) -> Any:
@@ -233,8 +233,8 @@ def client_notes_round_one_only(patch: Patch) -> None:
     patch.setattr(client.Client, "local_round", local_round)
 
 
-def client_store_notes_round_one_only(patch: Patch) -> None:
-    """The same on disk, where the next command reads it."""
+def client_store_records_round_1_only(patch: Patch) -> None:
+    """The same on disk, where the next command reads the first uses."""
     real = ClientStore.note
     first_round = 2  # steps: E of the plan of the runs on disk
     patch.setattr(
@@ -244,11 +244,11 @@ def client_store_notes_round_one_only(patch: Patch) -> None:
     )
 
 
-def server_keeps_first_uses(patch: Patch) -> None:
-    """First rounds are not taken back on rewinding.
+def server_first_uses_not_rewound(patch: Patch) -> None:
+    """A rewind keeps the first rounds of the discarded history.
 
-    After an erasure a client may move up into an earlier round than before. The old note hides that: when it is erased
-    in turn, the earlier round stays as it is, with the client in it.
+    After an erasure another client may be drawn in an earlier round than before. The stale first round hides that:
+    when this client is erased in turn, the earlier round stays, with the client in it.
     """
     real = ServerInMemory.rewind
 
@@ -260,7 +260,7 @@ def server_keeps_first_uses(patch: Patch) -> None:
     patch.setattr(ServerInMemory, "rewind", rewind)
 
 
-def server_store_keeps_first_uses(patch: Patch) -> None:
+def server_store_first_uses_not_rewound(patch: Patch) -> None:
     """The same on disk."""
     real = ServerStore.rewind
 
@@ -276,13 +276,13 @@ def server_store_keeps_first_uses(patch: Patch) -> None:
     patch.setattr(ServerStore, "rewind", rewind)
 
 
-def client_keeps_first_uses(patch: Patch) -> None:
-    """First steps are not taken back on rewinding: a sample that moved up into an earlier batch stays in it."""
+def client_first_uses_not_rewound(patch: Patch) -> None:
+    """A rewind keeps the first steps of the discarded history, so a sample may stay in an earlier mini-batch."""
     patch.setattr(client.Client, "rewind", lambda self, last_step: None)
     patch.setattr(ClientsInMemory, "rewind", lambda self, rounds_done, last_step: None)
 
 
-def client_store_keeps_first_uses(patch: Patch) -> None:
+def client_store_first_uses_not_rewound(patch: Patch) -> None:
     """The same on disk."""
     patch.setattr(ClientStore, "rewind", lambda self, rounds_done, last_step: None)
 
@@ -290,24 +290,24 @@ def client_store_keeps_first_uses(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------------------------- 8: failures
 
 
-def drawn_again_after_a_failure(patch: Patch) -> None:
-    """Each attempt at a round draws its slots anew, so that a client that fails is in fewer rounds than it should.
+def slots_redrawn_after_failure(patch: Patch) -> None:
+    """Each attempt at a round redraws its slots, so a failing client is in fewer rounds than it should.
 
-    Why it failed may be the very data that are erased later; their influence on the draws is then never undone.
+    The client may have failed because of data that are erased later; their influence on the draws is never undone.
     """
     real = draws.draw_clients_with_replacement
 
     def draw(priorities: Any, roster: IdSet, round_: int, slots: int) -> list[Id]:
         attempts = vars(priorities).setdefault("attempts", set())
-        source = Fresh(priorities) if round_ in attempts else priorities
+        source = FreshPriorities(priorities) if round_ in attempts else priorities
         attempts.add(round_)
         return real(source, roster, round_, slots)
 
     patch.setattr(learn, "draw_clients_with_replacement", draw)
 
 
-def whoever_answered(patch: Patch) -> None:
-    """The average of the replies that came: who is in it depends on who failed, not on the draws alone."""
+def failed_clients_dropped(patch: Patch) -> None:
+    """The average of the replies that arrived: its members depend on which clients failed, not on the draws alone."""
     real_train, real_average = LocalFederation.train, aggregate.average
 
     def train(self: Any, tasks: Any) -> list[TrainReply]:
@@ -320,21 +320,21 @@ def whoever_answered(patch: Patch) -> None:
         return replies
 
     def average(slots: Sequence[Id], replies: Sequence[TrainReply]) -> Any:
-        there = {reply.client for reply in replies}
-        answered = [client for client in slots if client in there]
-        if not answered:
-            raise TrainingFailed("nobody answered")
-        return real_average(answered, replies)
+        present = {reply.client for reply in replies}
+        replied = [client for client in slots if client in present]
+        if not replied:
+            raise TrainingFailed("no client replied")
+        return real_average(replied, replies)
 
     patch.setattr(LocalFederation, "train", train)
     patch.setattr(aggregate, "average", average)
 
 
-# --------------------------------------------------------------------------------------------- 10: what is rewound
+# --------------------------------------------------------------------------------------------- 10: server optimiser
 
 
 def optimizer_not_rewound(patch: Patch) -> None:
-    """The weights go back, the server optimiser's moments do not: they still hold what was to be forgotten."""
+    """A rewind restores the weights but not the server optimiser's moments, which still depend on the erased data."""
     real = ServerInMemory.rewind
 
     def rewind(self: Any, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
@@ -362,13 +362,13 @@ def optimizer_on_disk_not_rewound(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------------------------- 11: content
 
 
-def content_ignored(patch: Patch) -> None:
-    """Other content under the same id is other data. Training on with it gives the model of no data set."""
+def changed_content_ignored(patch: Patch) -> None:
+    """Changed content under the same id is other data. Training on with it gives a model that fits no data set."""
     patch.setattr(FederatedData, "require_unchanged", lambda self, client, known: None)
 
 
-def label_ignored(patch: Patch) -> None:
-    """A digest of x alone: a corrected label is other content too."""
+def changed_label_ignored(patch: Patch) -> None:
+    """The digest covers x alone, but a corrected label is changed content too."""
     real = ClientData.sample
 
     def content(self: Any, identifier: Id) -> bytes:
@@ -377,8 +377,8 @@ def label_ignored(patch: Patch) -> None:
     patch.setattr(ClientData, "content", content)
 
 
-def content_of_a_client_that_loses_a_sample_ignored(patch: Patch) -> None:
-    """The data of a client are not compared if it loses a sample: its other samples may have other content by now."""
+def changed_content_beside_erasure_ignored(patch: Patch) -> None:
+    """The data of a client that loses a sample are not compared, although its other samples may have changed."""
     real = Engine.check_data
 
     def check_data(self: Any, run: Any, leaving: Any) -> None:
@@ -390,8 +390,8 @@ def content_of_a_client_that_loses_a_sample_ignored(patch: Patch) -> None:
 # ------------------------------------------------------------------------------------------------ 13, 14: requests
 
 
-def clients_keep_their_seeds(patch: Patch) -> None:
-    """New seeds for the server only: the batches are those that a requester has looked at, and the law stays lost."""
+def client_seeds_not_renewed(patch: Patch) -> None:
+    """Only the server gets a new seed: the mini-batches stay those that a requester has seen, so the law stays lost."""
     real = learn.Server.reseed
 
     def reseed(self: Any, seeds: SeedSource) -> None:
@@ -404,8 +404,8 @@ def clients_keep_their_seeds(patch: Patch) -> None:
     patch.setattr(learn.Server, "reseed", reseed)
 
 
-def an_emptied_client_covers_no_request(patch: Patch) -> None:
-    """A request for a client waits on, although the client has just left with its last sample."""
+def request_of_emptied_client_stays_pending(patch: Patch) -> None:
+    """A request for a client stays pending although the client's last sample was erased."""
     real = Processor._covered_by
 
     def covered_by(self: Any, wanted: Any, waiting: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Adding, exactly: the run becomes what it would be had the newcomers been there from the beginning."""
+"""Adding is exact: the run becomes, byte for byte, a run that had the newcomers from the beginning."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ADDITIONS = given(
 
 @ADDITIONS
 @settings(max_examples=6, deadline=None)
-def test_adding_gives_the_run_that_had_them_all_along(
+def test_add_gives_the_run_that_had_the_targets_from_the_beginning(
     tmp_path_factory: pytest.TempPathFactory, left_out: list[Request], rounds: int, slots: int, batch: int
 ) -> None:
     require_equal(tmp_path_factory, left_out, rounds, slots, batch)
@@ -37,7 +37,7 @@ def test_adding_gives_the_run_that_had_them_all_along(
 @pytest.mark.slow
 @ADDITIONS
 @settings(max_examples=60, deadline=None)
-def test_many_additions(
+def test_many_adds_give_the_run_that_had_the_targets_from_the_beginning(
     tmp_path_factory: pytest.TempPathFactory, left_out: list[Request], rounds: int, slots: int, batch: int
 ) -> None:
     require_equal(tmp_path_factory, left_out, rounds, slots, batch)
@@ -62,7 +62,7 @@ def require_equal(
     assert late.verify().ok
 
 
-def test_what_was_erased_comes_back_only_if_one_says_so(tmp_path: Path) -> None:
+def test_add_of_an_erased_target_is_refused_unless_returning(tmp_path: Path) -> None:
     run, untouched = opened(tmp_path / "run"), opened(tmp_path / "untouched")
     run.train()
     untouched.train()
@@ -79,7 +79,7 @@ def test_what_was_erased_comes_back_only_if_one_says_so(tmp_path: Path) -> None:
     assert run.verify().ok
 
 
-def test_adding_what_is_there_changes_nothing(tmp_path: Path) -> None:
+def test_add_of_a_present_target_changes_nothing(tmp_path: Path) -> None:
     run = opened(tmp_path / "run")
     run.train()
     before = run.state_digest()
@@ -93,7 +93,7 @@ def events(path: Path) -> list[dict[str, object]]:
         return run.record.events()
 
 
-def test_a_client_that_joins_without_the_seed_gets_one_of_its_own(tmp_path: Path) -> None:
+def test_client_added_without_the_runs_seed_gets_a_random_seed(tmp_path: Path) -> None:
     run = opened(tmp_path / "run", without=[Request(4)])
     run.train(3)
     run.add(Request(4))
@@ -107,7 +107,7 @@ def test_a_client_that_joins_without_the_seed_gets_one_of_its_own(tmp_path: Path
 
 
 @pytest.mark.parametrize("target", [Request(9), Request(1, 99), Request("x", "y")])
-def test_only_what_the_data_hold_can_be_added(tmp_path: Path, target: Request) -> None:
+def test_add_of_an_unknown_target_or_with_another_seed_is_refused(tmp_path: Path, target: Request) -> None:
     run = opened(tmp_path / "run")
     run.train(2)
     before = run.state_digest()
@@ -118,8 +118,8 @@ def test_only_what_the_data_hold_can_be_added(tmp_path: Path, target: Request) -
     assert run.state_digest() == before
 
 
-def test_the_wrong_variant_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A newcomer looked for on the set that lacks it, or not at all, is not the run that had it all along."""
+def test_mutant_of_add_that_rewinds_nothing_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The mutant never looks for the first draw that the newcomer changes."""
     monkeypatch.setattr(join, "first_change", lambda server, joining: None)
     whole, late = opened(tmp_path / "whole"), opened(tmp_path / "late", without=[Request(4)])
     for run in (whole, late):

@@ -1,4 +1,4 @@
-"""Files of requests: what a line may be, and which line was none."""
+"""Files of requests, one JSON object a line. Errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from fedforget.requests.request_file import read_requests
 GOOD = '{"client": 3, "sample": 17}'
 
 
-def written(tmp_path: Path, text: str | bytes) -> Path:
+def request_file(tmp_path: Path, text: str | bytes) -> Path:
     path = tmp_path / "requests.jsonl"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     return path
 
 
-def test_every_line_is_a_request(tmp_path: Path) -> None:
+def test_every_line_is_read_as_a_request(tmp_path: Path) -> None:
     lines = [
         GOOD,
         '{"client": 5}',
@@ -30,7 +30,7 @@ def test_every_line_is_a_request(tmp_path: Path) -> None:
         '{"client": "é", "sample": "\\u0663"}',
         '{"client": "", "sample": 9223372036854775807}',
     ]
-    assert read_requests(written(tmp_path, "\n".join(lines))) == [
+    assert read_requests(request_file(tmp_path, "\n".join(lines))) == [
         Request(3, 17),
         Request(5),
         Request("ward-7", "03"),
@@ -42,18 +42,18 @@ def test_every_line_is_a_request(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n"])
 def test_line_endings_do_not_matter(tmp_path: Path, ending: str) -> None:
-    assert read_requests(written(tmp_path, GOOD + ending + GOOD + ending)) == [Request(3, 17)] * 2
+    assert read_requests(request_file(tmp_path, GOOD + ending + GOOD + ending)) == [Request(3, 17)] * 2
 
 
 @pytest.mark.parametrize("text", ["", "\n", "\n \n"])
-def test_an_empty_file_asks_for_nothing(tmp_path: Path, text: str) -> None:
-    assert read_requests(written(tmp_path, text)) == []
+def test_empty_file_has_no_requests(tmp_path: Path, text: str) -> None:
+    assert read_requests(request_file(tmp_path, text)) == []
 
 
 @pytest.mark.parametrize("inside", ["\u2028", "\u2029", "\x85"], ids=["line separator", "paragraph separator", "NEL"])
-def test_only_a_newline_ends_a_line(tmp_path: Path, inside: str) -> None:
-    """JSON allows these characters in a string as they are, so an id may have them."""
-    path = written(tmp_path, f'{{"client": "a{inside}b"}}\n{GOOD}\n')
+def test_unicode_line_separator_inside_an_id_does_not_end_the_line(tmp_path: Path, inside: str) -> None:
+    """JSON allows these characters unescaped in a string, so an id may contain them."""
+    path = request_file(tmp_path, f'{{"client": "a{inside}b"}}\n{GOOD}\n')
     assert read_requests(path) == [Request(f"a{inside}b"), Request(3, 17)]
 
 
@@ -88,23 +88,23 @@ BAD = [
 
 @pytest.mark.parametrize("line", BAD, ids=lambda line: line[:40])
 @pytest.mark.parametrize("number", [1, 4])
-def test_a_line_that_is_no_request_is_named(tmp_path: Path, line: str, number: int) -> None:
+def test_malformed_line_raises_invalid_requests_with_its_number(tmp_path: Path, line: str, number: int) -> None:
     lines = [GOOD, "", GOOD, GOOD, GOOD]
     lines[number - 1] = line
-    path = written(tmp_path, "\n".join(lines))
+    path = request_file(tmp_path, "\n".join(lines))
     with pytest.raises(InvalidRequests) as refused:
         read_requests(path)
     assert f"{path}, line {number}" in refused.value.message
     assert refused.value.hint
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_missing_file_or_directory_raises_invalid_requests(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequests, match=r"nothing\.jsonl"):
         read_requests(tmp_path / "nothing.jsonl")
     with pytest.raises(InvalidRequests, match="cannot read"):
         read_requests(tmp_path)
 
 
-def test_a_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+def test_file_that_is_not_utf8_raises_invalid_requests(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequests, match="not UTF-8"):
-        read_requests(written(tmp_path, b'{"client": "\xff"}'))
+        read_requests(request_file(tmp_path, b'{"client": "\xff"}'))

@@ -1,4 +1,4 @@
-"""Any sequence of submitting, cancelling, training, crashing, forgetting and adding, against learning from scratch."""
+"""Random sequences of submit, cancel, train, crash, forget and add, each state compared with training from scratch."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def members_of(request: Request) -> frozenset[tuple[Any, Any]]:
 
 @cache
 def from_scratch(present: frozenset[tuple[Any, Any]], rounds: int) -> dict[str, bytes]:
-    """The naive reference: a run that never had anything else."""
+    """The reference: the files of a run that was trained on ``present`` only."""
     left_out = [Request(client, sample) for client, sample in sorted(ALL - present)]
     directory = Path(tempfile.mkdtemp(prefix="fedforget-reference-"))
     try:
@@ -59,26 +59,26 @@ def from_scratch(present: frozenset[tuple[Any, Any]], rounds: int) -> dict[str, 
         shutil.rmtree(directory)
 
 
-def killed_at(moment: int, act: Callable[[], object]) -> bool:
-    """Do something in a process that is killed before its n-th write becomes durable; says whether it was."""
+def killed_at(write: int, act: Callable[[], object]) -> bool:
+    """Run ``act`` in a child that is killed before its n-th write is durable; return whether it was killed."""
     child = os.fork()
     if child == 0:
-        touched = 0
+        writes = 0
 
-        def touch() -> None:
-            nonlocal touched
-            touched += 1
-            if touched == moment:
+        def count() -> None:
+            nonlocal writes
+            writes += 1
+            if writes == write:
                 os.kill(os.getpid(), signal.SIGKILL)
 
         real_transaction, real_sync = Database.transaction, files.sync_directory
 
         def transaction(self: Database) -> Any:
-            touch()
+            count()
             return real_transaction(self)
 
         def sync_directory(path: Path) -> None:
-            touch()
+            count()
             real_sync(path)
 
         Database.transaction = transaction  # type: ignore[method-assign]
@@ -95,15 +95,15 @@ def killed_at(moment: int, act: Callable[[], object]) -> bool:
     return outcome != 0
 
 
-class Life(RuleBasedStateMachine):
-    """What is present, what waits, and how far training has come, kept by hand beside the run."""
+class RequestMachine(RuleBasedStateMachine):
+    """A model of the run: which samples are present, which requests are pending, how many rounds are done."""
 
     @initialize()
     def begin(self) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="fedforget-life-"))
         self.path = self.directory / "run"
         self.present = ALL
-        self.waiting: dict[str, Request] = {}
+        self.pending: dict[str, Request] = {}
         self.rounds = 0
         self.closed: set[str] = set()
         self.keys = 0
@@ -116,16 +116,16 @@ class Life(RuleBasedStateMachine):
     def teardown(self) -> None:
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def take_out(self, request: Request) -> None:
+    def erase_from_model(self, request: Request) -> None:
         self.present -= members_of(request)
-        there = {client for client, _ in self.present}
-        for identifier, other in list(self.waiting.items()):
-            if not members_of(other) & self.present or other.client not in there:
-                del self.waiting[identifier]
+        roster = {client for client, _ in self.present}
+        for identifier, other in list(self.pending.items()):
+            if not members_of(other) & self.present or other.client not in roster:
+                del self.pending[identifier]
                 self.closed.add(identifier)
 
     @staticmethod
-    def keeps_somebody(present: frozenset[tuple[Any, Any]], *requests: Request) -> bool:
+    def leaves_samples(present: frozenset[tuple[Any, Any]], *requests: Request) -> bool:
         for request in requests:
             present -= members_of(request)
         return bool(present)
@@ -146,25 +146,25 @@ class Life(RuleBasedStateMachine):
         (receipt,) = self.run.forget(request, defer=True)
         (again,) = self.run.forget(request, defer=True)
         assert again.id == receipt.id
-        self.waiting[receipt.id] = request
+        self.pending[receipt.id] = request
 
     def erased(self, request: Request) -> bool:
         return bool(members_of(request)) and not members_of(request) & self.present
 
     @rule(request=st.sampled_from(TARGETS))
     def forget(self, request: Request) -> None:
-        if not self.keeps_somebody(self.present, request) or not members_of(request) & self.present:
+        if not self.leaves_samples(self.present, request) or not members_of(request) & self.present:
             return
         (receipt,) = self.run.forget(request)
         assert receipt.state == "purged"
-        self.take_out(request)
+        self.erase_from_model(request)
 
-    @precondition(lambda self: self.waiting)
+    @precondition(lambda self: self.pending)
     @rule(place=st.integers(0, 10))
     def cancel(self, place: int) -> None:
-        identifier = sorted(self.waiting)[place % len(self.waiting)]
+        identifier = sorted(self.pending)[place % len(self.pending)]
         assert self.run.cancel(identifier).state == "cancelled"
-        del self.waiting[identifier]
+        del self.pending[identifier]
         self.closed.add(identifier)
 
     @precondition(lambda self: self.closed)
@@ -172,43 +172,45 @@ class Life(RuleBasedStateMachine):
     def cancel_too_late(self, place: int) -> None:
         identifier = sorted(self.closed)[place % len(self.closed)]
         if {receipt.id: receipt.state for receipt in self.run.receipts()}[identifier] == "cancelled":
-            assert self.run.cancel(identifier).state == "cancelled"  # once is enough, twice no error
+            assert self.run.cancel(identifier).state == "cancelled"  # cancelling twice is no error
             return
         with pytest.raises(InvalidInput, match="too late"):
             self.run.cancel(identifier)
 
     @rule()
     def run_pending(self) -> None:
-        if not self.keeps_somebody(self.present, *self.waiting.values()):
+        if not self.leaves_samples(self.present, *self.pending.values()):
             return
-        met = self.run.run_pending()
-        assert {receipt.id for receipt in met} == set(self.waiting)
-        for request in list(self.waiting.values()):
-            self.take_out(request)
+        completed = self.run.run_pending()
+        assert {receipt.id for receipt in completed} == set(self.pending)
+        for request in list(self.pending.values()):
+            self.erase_from_model(request)
 
-    @rule(request=st.sampled_from(TARGETS), copies=st.integers(1, 3), meet=st.booleans(), key=st.booleans())
-    def hand_in(self, request: Request, copies: int, meet: bool, key: bool) -> None:
-        """Left in the inbox, as while somebody works, perhaps several times: it is one request, and met once."""
-        left = [request, *self.waiting.values()]
-        if not members_of(request) & self.present or not self.keeps_somebody(self.present, *left):
+    @rule(request=st.sampled_from(TARGETS), copies=st.integers(1, 3), carry_out=st.booleans(), key=st.booleans())
+    def hand_in(self, request: Request, copies: int, carry_out: bool, key: bool) -> None:
+        """Leave one to three copies of a request in the inbox, as on a busy run: they become one request."""
+        left = [request, *self.pending.values()]
+        if not members_of(request) & self.present or not self.leaves_samples(self.present, *left):
             return
-        known = {waits: identifier for identifier, waits in self.waiting.items()}.get(request)
+        known = {other: identifier for identifier, other in self.pending.items()}.get(request)
         self.keys += 1
         before = len(self.run.receipts())
-        told = [Submission.of((request,), "unknown", key=f"key {self.keys}" if key else None) for _ in range(copies)]
-        for submission in told:
+        submissions = [
+            Submission.of((request,), "unknown", key=f"key {self.keys}" if key else None) for _ in range(copies)
+        ]
+        for submission in submissions:
             Inbox(self.path).leave(submission)
-        if meet:
+        if carry_out:
             assert {receipt.state for receipt in self.run.run_pending()} == {"purged"}
             for each in left:
-                self.take_out(each)
+                self.erase_from_model(each)
         else:
-            self.run.set_policy(Policy())  # whatever changes the run may find them; this does not
+            self.run.set_policy(Policy())  # a command that does not take in the inbox
             (receipt,) = self.run.forget(request, defer=True)
-            self.waiting[receipt.id] = request
+            self.pending[receipt.id] = request
         with run_directory.reading(self.path) as run:
-            ids = {run.record.book.receipt(submission.ids[0]).id for submission in told}
-        assert len(ids) == 1, "one request, under whichever id somebody was told"
+            ids = {run.record.book.receipt(submission.ids[0]).id for submission in submissions}
+        assert len(ids) == 1, "every submission's id leads to the same request"
         assert known in (None, *ids)
         assert len(self.run.receipts()) == before + (known is None)
         assert not (self.path / "inbox").exists()
@@ -218,49 +220,49 @@ class Life(RuleBasedStateMachine):
         self.run.add(request, returning=True, seed=1)
         self.present |= members_of(request)
 
-    @rule(request=st.sampled_from(TARGETS), moment=st.integers(1, 60))
-    def crash_while_forgetting(self, request: Request, moment: int) -> None:
-        if not self.keeps_somebody(self.present, request) or not members_of(request) & self.present:
+    @rule(request=st.sampled_from(TARGETS), write=st.integers(1, 60))
+    def crash_while_forgetting(self, request: Request, write: int) -> None:
+        if not self.leaves_samples(self.present, request) or not members_of(request) & self.present:
             return
-        killed_at(moment, lambda: self.run.forget(request))
+        killed_at(write, lambda: self.run.forget(request))
         self.forget(request)
 
-    @rule(request=st.sampled_from(TARGETS), moment=st.integers(1, 60), pending=st.booleans())
-    def crash_while_forgetting_and_do_something_else(self, request: Request, moment: int, pending: bool) -> None:
-        """Whoever comes next finishes what was begun; what was not begun has never been asked for."""
-        if not self.keeps_somebody(self.present, request) or not members_of(request) & self.present:
+    @rule(request=st.sampled_from(TARGETS), write=st.integers(1, 60), pending=st.booleans())
+    def crash_while_forgetting_then_run_another_command(self, request: Request, write: int, pending: bool) -> None:
+        """The next command finishes a request that was accepted before the crash; one that was not leaves no trace."""
+        if not self.leaves_samples(self.present, request) or not members_of(request) & self.present:
             return
-        killed_at(moment, lambda: self.run.forget(request))
-        if pending and self.keeps_somebody(self.present, request, *self.waiting.values()):
+        killed_at(write, lambda: self.run.forget(request))
+        if pending and self.leaves_samples(self.present, request, *self.pending.values()):
             self.run.run_pending()
-            for waiting in list(self.waiting.values()):
-                self.take_out(waiting)
+            for other in list(self.pending.values()):
+                self.erase_from_model(other)
         else:
             self.run.train(self.rounds)
         with run_directory.reading(self.path) as run:
-            there = {(client, sample) for client in run.server.roster for sample in run.clients.samples(client)}
-        if not members_of(request) & there:
-            self.take_out(request)
+            present = {(client, sample) for client in run.server.roster for sample in run.clients.samples(client)}
+        if not members_of(request) & present:
+            self.erase_from_model(request)
 
-    @rule(more=st.integers(1, 3), moment=st.integers(1, 30))
-    def crash_while_training(self, more: int, moment: int) -> None:
+    @rule(more=st.integers(1, 3), write=st.integers(1, 30))
+    def crash_while_training(self, more: int, write: int) -> None:
         goal = min(PLAN.rounds, self.rounds + more)
-        killed_at(moment, lambda: self.run.train(goal))
+        killed_at(write, lambda: self.run.train(goal))
         self.rounds = goal
         self.run.train(goal)
 
-    @rule(moment=st.integers(1, 60))
-    def crash_while_meeting(self, moment: int) -> None:
-        if not self.keeps_somebody(self.present, *self.waiting.values()):
+    @rule(write=st.integers(1, 60))
+    def crash_in_run_pending(self, write: int) -> None:
+        if not self.leaves_samples(self.present, *self.pending.values()):
             return
-        killed_at(moment, self.run.run_pending)
+        killed_at(write, self.run.run_pending)
         self.run.run_pending()
-        for request in list(self.waiting.values()):
-            self.take_out(request)
+        for request in list(self.pending.values()):
+            self.erase_from_model(request)
 
-    @rule(request=st.sampled_from(TARGETS), moment=st.integers(1, 60))
-    def crash_while_adding(self, request: Request, moment: int) -> None:
-        killed_at(moment, lambda: self.run.add(request, returning=True, seed=1))
+    @rule(request=st.sampled_from(TARGETS), write=st.integers(1, 60))
+    def crash_while_adding(self, request: Request, write: int) -> None:
+        killed_at(write, lambda: self.run.add(request, returning=True, seed=1))
         self.add(request)
 
     @rule(place=st.integers(0, 10))
@@ -272,30 +274,30 @@ class Life(RuleBasedStateMachine):
             found = self.run.check_receipt(read_receipt(receipt, self.path / "receipt-key.pub.pem"))
             assert found.ok, found.problems
 
-    # What must hold after each of them
+    # Invariants
 
     @invariant()
-    def is_what_it_would_be_from_scratch(self) -> None:
+    def equals_training_from_scratch(self) -> None:
         if hasattr(self, "path"):
             assert function_files(self.path) == from_scratch(self.present, self.rounds)
             tally("lives/steps, each compared with learning from scratch")
 
     @invariant()
-    def the_record_tells_the_story(self) -> None:
+    def record_is_consistent(self) -> None:
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
                 assert record_audit.find_problem(run.record, run.server.seed_origin) is None
-                assert set(run.record.book.waiting()) == set(self.waiting)
+                assert set(run.record.book.waiting()) == set(self.pending)
                 assert not run.record.batches.pending()
 
 
 def sweep(examples: int, steps: int) -> None:
     run_state_machine_as_test(
-        Life,
+        RequestMachine,
         settings=settings(
             max_examples=examples,
             stateful_step_count=steps,
-            derandomize=not exhaustive(),  # other lives each time, where there is time for it
+            derandomize=not exhaustive(),  # make torture tries other sequences each time
             deadline=None,
             suppress_health_check=list(HealthCheck),
         ),
@@ -303,5 +305,5 @@ def sweep(examples: int, steps: int) -> None:
 
 
 @pytest.mark.slow
-def test_many_lives() -> None:
+def test_state_machine_equals_training_from_scratch() -> None:
     sweep(200 if exhaustive() else 30, 20)

@@ -1,4 +1,4 @@
-"""Nothing left behind: random markers in ids, features and models; after the purge no byte of them is anywhere."""
+"""Ids, features and models carry random markers; after the purge no file of the run contains one of them."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedforget.disk.database import Database
 from fedforget.requests.batches import Batches
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
-from fedforget.store.run_directory import OpenRun
+from fedforget.store import record
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model
 from tests.tally import exhaustive, tally
@@ -49,7 +49,7 @@ class World:
         return Run(path, PLAN, model=model(), data=self.data, seed=SEED, **changes)
 
     def markers(self, requests: list[Request]) -> dict[str, bytes]:
-        """The bytes that must not be found: ids, features as they are stored and as text, content digests."""
+        """The bytes that must not be found: ids, whole samples, and pairs of features."""
         found: dict[str, bytes] = {}
         for request in requests:
             client = str(request.client)
@@ -75,8 +75,8 @@ def traces(directory: Path, markers: dict[str, bytes]) -> list[str]:
     ]
 
 
-def superseded(run: Run) -> dict[str, bytes]:
-    """The digests of every model and of the state as they are now."""
+def derived_markers(run: Run) -> dict[str, bytes]:
+    """The present state digest, and the digest and last 64 bytes of every present model."""
     files = {path.stem: path for path in (run.path / "models").iterdir()}
     made = {f"model {name[:8]}": name.encode() for name in files}
     for name, path in files.items():
@@ -85,10 +85,10 @@ def superseded(run: Run) -> dict[str, bytes]:
 
 
 def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, bytes]]:
-    """A life with every way of asking; returns the run, what it forgot, and everything derived that must be gone."""
+    """Forget in every way; return the run, the erased targets, and the markers of models and states now superseded."""
     run = world.opened(directory / "run")
     run.train(4, eval_every=1)
-    before = superseded(run)
+    before = derived_markers(run)
     clients = list(world.data)
     gone = [
         Request(clients[0]),
@@ -103,7 +103,7 @@ def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, 
     Inbox(run.path).leave(Submission.of((gone[4],), "unknown", key=str(gone[4].sample)))
     run.run_pending()
     run.train()
-    between = superseded(run)
+    between = derived_markers(run)
     run.forget(gone[5])
     kept = {path.stem.encode() for path in (run.path / "models").iterdir()}
     still = {path.read_bytes()[-64:] for path in (run.path / "models").iterdir()}
@@ -114,7 +114,7 @@ def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, 
 
 @pytest.fixture
 def log(tmp_path: Path) -> Iterator[None]:
-    """What the library logs goes where the search looks."""
+    """Write the library's log into the directory that is searched."""
     (tmp_path / "all").mkdir()
     handler = logging.FileHandler(tmp_path / "all" / "log.txt")
     logger = logging.getLogger("fedforget")
@@ -126,7 +126,7 @@ def log(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("attempt", range(25 if exhaustive() else 1))
-def test_no_byte_of_what_was_forgotten_is_left(tmp_path: Path, attempt: int) -> None:
+def test_purge_leaves_no_byte_of_the_erased_targets(tmp_path: Path, attempt: int) -> None:
     world = World.planted()
     run, gone, derived = erase(world, tmp_path / "all")
     assert len(derived) > 5
@@ -137,18 +137,18 @@ def test_no_byte_of_what_was_forgotten_is_left(tmp_path: Path, attempt: int) -> 
     tally("markers/bytes searched", sum(p.stat().st_size for p in (tmp_path / "all").rglob("*") if p.is_file()))
     tally("markers/found", len(found))
     staying = [Request(list(world.data)[4])]
-    assert traces(tmp_path / "all", world.markers(staying)), "the search finds what is there"
+    assert traces(tmp_path / "all", world.markers(staying)), "the search finds markers of data that stay"
     never = world.opened(tmp_path / "never", without=gone)
     never.train()
     assert function_files(run.path) == function_files(never.path)
     assert run.verify().ok
 
 
-def leave_the_intent(patch: pytest.MonkeyPatch) -> None:
+def skip_intent(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Batches, "purged", lambda record, intent: None)
 
 
-def leave_the_waiting(patch: pytest.MonkeyPatch) -> None:
+def skip_pending_rows(patch: pytest.MonkeyPatch) -> None:
     real = Database.run
 
     def run(self: Database, sql: str, values: Any = ()) -> int:
@@ -157,17 +157,17 @@ def leave_the_waiting(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Database, "run", run)
 
 
-def leave_the_inbox(patch: pytest.MonkeyPatch) -> None:
-    """Put aside instead of taken away."""
+def skip_inbox(patch: pytest.MonkeyPatch) -> None:
+    """Rename the file instead of deleting it."""
     patch.setattr(Inbox, "take_away", lambda self, path: path.rename(path.with_suffix(".done")))
 
 
-def leave_the_models(patch: pytest.MonkeyPatch) -> None:
+def skip_models(patch: pytest.MonkeyPatch) -> None:
     patch.setattr("fedforget.store.model_files.ModelFiles.keep_only", lambda self, names: None)
 
 
-def leave_free_pages(patch: pytest.MonkeyPatch) -> None:
-    """Neither rebuilt nor overwritten: what SQLite does unless it is told otherwise."""
+def skip_free_pages(patch: pytest.MonkeyPatch) -> None:
+    """Neither rebuild the databases nor overwrite deleted rows, as SQLite does by default."""
     real = database._prepare
 
     def prepare(connection: sqlite3.Connection) -> None:
@@ -181,85 +181,107 @@ def leave_free_pages(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Database, "close_canonical", close)
 
 
-def leave_everything(patch: pytest.MonkeyPatch) -> None:
+def skip_everything(patch: pytest.MonkeyPatch) -> None:
     """No purge at all: what it does to the databases, the models and the record is left out."""
-    patch.setattr(OpenRun, "purge_function", lambda run: None)
-    leave_the_intent(patch)
-    leave_free_pages(patch)
-    leave_the_models(patch)
+    skip_intent(patch)
+    skip_free_pages(patch)
+    skip_models(patch)
 
 
-def leave_the_function_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(OpenRun, "purge_function", lambda run: None)
+def skip_function(patch: pytest.MonkeyPatch) -> None:
+    """The function's databases are not rewritten before the record says "purged"."""
+    real = Database.close_canonical
+
+    def close(self: Database) -> None:
+        if self.path.name == "record.db":
+            real(self)
+
+    patch.setattr(Database, "close_canonical", close)
 
 
-def leave_the_record_as_it_is(patch: pytest.MonkeyPatch) -> None:
-    """Its database is not rebuilt before the word is given."""
-    real = Database.rebuild
-    patch.setattr(Database, "rebuild", lambda self: None if self.path.name == "record.db" else real(self))
+def skip_staging_of_record(patch: pytest.MonkeyPatch) -> None:
+    """The record says "purged" in its log, before its file is rewritten."""
+    patch.setattr(Database, "stage_changes", lambda self: None)
 
 
-def copied_when_purged(world: World, directory: Path, patch: pytest.MonkeyPatch) -> tuple[Path, dict[str, bytes]]:
-    """A run as a kill leaves it that comes with the very commit of ``purged``, logs included; and what to look for."""
+def copies_that_say_purged(
+    world: World, directory: Path, patch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None] | None = None
+) -> tuple[list[Path], dict[str, bytes]]:
+    """The run as a kill leaves it at each moment at which its record says "purged", logs included; and the markers."""
     run = world.opened(directory / "run")
     run.train(4)
     clients = list(world.data)
     gone = [Request(clients[0]), *(Request(clients[1], sample) for sample in list(world.data[clients[1]])[:9])]
-    real = Batches.purged
+    copies: list[Path] = []
+    if skip is not None:
+        skip(patch)
 
-    def spied(self: Batches, intent: Any) -> None:
-        real(self, intent)
-        shutil.copytree(run.path, directory / "killed", dirs_exist_ok=True)
+    def copied_after(real: Callable[..., None]) -> Callable[..., None]:
+        def spied(*arguments: Any) -> None:
+            real(*arguments)
+            copy = directory / f"killed{len(copies)}"
+            shutil.copytree(run.path, copy)
+            copies.append(copy)
 
-    patch.setattr(Batches, "purged", spied)
+        return spied
+
+    patch.setattr(Batches, "purged", copied_after(Batches.purged))
+    patch.setattr(Database, "close_canonical", copied_after(Database.close_canonical))
     run.forget(gone)
-    return directory / "killed", world.markers(gone)
+    return [copy for copy in copies if says_purged(copy)], world.markers(gone)
 
 
-def test_nothing_is_left_at_the_moment_at_which_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not only when the command ends: whoever is told "purged" may rely on it, whatever happens next."""
-    killed, markers = copied_when_purged(World.planted(), tmp_path, monkeypatch)
-    assert traces(killed, markers) == []
+def says_purged(copy: Path) -> bool:
+    found = Database(copy / "record.db", record.SCHEMA)
+    states = found.rows("SELECT DISTINCT state FROM requests")
+    found.close()
+    return states == [("purged",)]
 
 
-@pytest.mark.parametrize("leave", [leave_the_function_as_it_is, leave_the_record_as_it_is])
-def test_each_step_of_the_purge_is_needed_by_then(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callable[[pytest.MonkeyPatch], None]
+def test_no_marker_is_left_whenever_the_record_says_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not only when the command ends: a reader that finds "purged" relies on it, whatever happens next."""
+    copies, markers = copies_that_say_purged(World.planted(), tmp_path, monkeypatch)
+    assert copies
+    assert [traces(copy, markers) for copy in copies] == [[]] * len(copies)
+
+
+@pytest.mark.parametrize("skip", [skip_function, skip_staging_of_record])
+def test_purge_without_one_of_its_steps_leaves_markers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    leave(monkeypatch)
-    killed, markers = copied_when_purged(World.planted(), tmp_path, monkeypatch)
-    assert traces(killed, markers), "a purge that leaves this out would not be noticed"
+    copies, markers = copies_that_say_purged(World.planted(), tmp_path, monkeypatch, skip)
+    assert any(traces(copy, markers) for copy in copies), "the search would not notice a purge without this step"
     tally("markers/purges with a step left out, noticed")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "leave",
-    [leave_the_intent, leave_the_waiting, leave_the_inbox, leave_the_models, leave_free_pages],
+    "skip",
+    [skip_intent, skip_pending_rows, skip_inbox, skip_models, skip_free_pages],
 )
-def test_the_search_finds_each_thing_that_a_purge_would_have_taken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callable[[pytest.MonkeyPatch], None]
+def test_search_finds_markers_when_one_step_of_the_purge_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]
 ) -> None:
-    require_found(tmp_path, monkeypatch, leave)
+    require_found(tmp_path, monkeypatch, skip)
 
 
-def test_the_search_finds_what_is_left_without_a_purge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_found(tmp_path, monkeypatch, leave_everything)
+def test_search_finds_markers_when_the_whole_purge_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require_found(tmp_path, monkeypatch, skip_everything)
 
 
-def require_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, leave: Callable[[pytest.MonkeyPatch], None]) -> None:
+def require_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]) -> None:
     world = World.planted()
-    leave(monkeypatch)
+    skip(monkeypatch)
     with monkeypatch.context():
         run = world.opened(tmp_path / "run")
         run.train(4)
-        before = superseded(run)
+        before = derived_markers(run)
         clients = list(world.data)
         gone = [Request(clients[0]), *(Request(clients[1], sample) for sample in list(world.data[clients[1]])[:9])]
         Inbox(run.path).leave(Submission.of(tuple(gone), "unknown"))
         run.run_pending()
-    kept = {path.stem.encode() for path in (run.path / "models").iterdir()} if leave is not leave_the_models else set()
+    kept = {path.stem.encode() for path in (run.path / "models").iterdir()} if skip is not skip_models else set()
     derived = {what: marker for what, marker in before.items() if marker not in kept and not what.startswith("weights")}
     found = traces(run.path, {**world.markers(gone), **derived})
-    assert found, "a purge that leaves this out would not be noticed"
+    assert found, "the search would not notice a purge without this step"
     tally("markers/purges with a step left out, noticed")

@@ -1,4 +1,4 @@
-"""A batch that is interrupted after its receipt, and a second one that is interrupted on top of it."""
+"""A batch of requests is interrupted after its receipt, and the next batch is killed before both are finished."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from tests.tally import exhaustive
 FIRST, SECOND = Request(2), Request(3)  # both take part in round 1
 
 
-def interrupted_after_its_receipt(path: Path) -> None:
-    """A run with a batch that is completed and not purged, and with a request that waits."""
+def run_with_unpurged_batch(path: Path) -> None:
+    """Make a run with a batch that is completed and not purged, and with a pending request."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
@@ -34,19 +34,19 @@ def interrupted_after_its_receipt(path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [1, pytest.param(0, marks=pytest.mark.slow)])
-def test_second_batch_after_an_unpurged_one_survives_a_kill_at_any_write(tmp_path: Path, step: int) -> None:
+def test_batch_killed_after_an_unpurged_batch_is_finished_by_run_pending(tmp_path: Path, step: int) -> None:
     never = opened(tmp_path / "never", without=[FIRST, SECOND])
     never.train()
-    wanted = function_files(never.path)
-    interrupted_after_its_receipt(tmp_path / "interrupted")
-    moment, killed = 1, True
+    expected = function_files(never.path)
+    run_with_unpurged_batch(tmp_path / "interrupted")
+    write, killed = 1, True
     while killed:
-        path = tmp_path / f"copy-{moment}"
+        path = tmp_path / f"copy-{write}"
         shutil.copytree(tmp_path / "interrupted", path)
-        killed = killed_at(moment, opened(path, plan=None, seed=None).run_pending)
+        killed = killed_at(write, opened(path, plan=None, seed=None).run_pending)
         run = opened(path, plan=None, seed=None)
         run.run_pending()
-        assert function_files(path) == wanted, moment
-        assert {receipt.state for receipt in run.receipts()} == {"purged"}, moment
-        moment += 1 if step == 0 or exhaustive() else 7
-    assert moment > 20
+        assert function_files(path) == expected, write
+        assert {receipt.state for receipt in run.receipts()} == {"purged"}, write
+        write += 1 if step == 0 or exhaustive() else 7
+    assert write > 20

@@ -1,4 +1,4 @@
-"""A small federation for tests of requests: five clients, real training, a second or less."""
+"""A small federation for tests of requests: five clients and real training, which takes a second or less."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ PLAN = Plan(3, 3, 2, 6, LocalOptimizer(lr=0.1, momentum=0.5))
 
 
 def samples(count: int, seed: int) -> dict[int, tuple[np.ndarray, int]]:
-    chance = np.random.default_rng(seed)
-    return {
-        row: (chance.normal(size=FEATURES).astype(np.float32), int(chance.integers(CLASSES))) for row in range(count)
-    }
+    rng = np.random.default_rng(seed)
+    return {row: (rng.normal(size=FEATURES).astype(np.float32), int(rng.integers(CLASSES))) for row in range(count)}
 
 
 DATA: dict[int, dict[int, Any]] = {client: samples(3 + 2 * client, client) for client in range(5)}

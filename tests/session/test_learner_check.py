@@ -1,4 +1,4 @@
-"""The learner is part of the function: a run notices another module, loss or machine before it changes anything."""
+"""A run refuses another module, loss or environment before it changes anything."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def same_as_default(output: Tensor, wanted: Tensor) -> Tensor:
 
 
 class HalfGradient(torch.autograd.Function):
-    """The identity, with half of its gradient: nothing that a forward pass can tell."""
+    """The identity with half of its gradient, which a forward pass cannot detect."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:
@@ -92,7 +92,7 @@ OTHERS: dict[str, Callable[[], dict[str, Any]]] = {
     "loss": lambda: {"model": net(), "loss": smoothed},
     "activation": lambda: {"model": net(nn.Tanh)},
     "gradient only": lambda: {"model": net(ReluWithHalfGradient)},
-    "settings of a part": lambda: {"model": net(lambda: nn.LeakyReLU(0.2))},
+    "layer settings": lambda: {"model": net(lambda: nn.LeakyReLU(0.2))},
 }
 
 
@@ -102,7 +102,7 @@ def make(path: Path, plan: Plan = PLAN, **more: Any) -> Run:
 
 
 def late_client(run: Run) -> Request:
-    """A client that was drawn, the last of all to be."""
+    """The client whose first use is the latest."""
     with run_directory.reading(run.path) as opened:
         first = opened.server.first_rounds()
     return Request(max(first, key=lambda client: (first[client], client)))
@@ -119,7 +119,7 @@ def plan(request: pytest.FixtureRequest) -> Plan:
 
 @pytest.mark.parametrize("other", OTHERS)
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_forgetting_with_another_learner_is_refused_and_changes_nothing(
+def test_forget_with_another_learner_raises_learner_differs_and_changes_nothing(
     scratch_path: Path, other: str, federation: str
 ) -> None:
     run = make(scratch_path / "run")
@@ -139,7 +139,7 @@ def test_forgetting_with_another_learner_is_refused_and_changes_nothing(
     assert function_files(run.path) == function_files(never.path)
 
 
-def test_another_learner_is_noticed_whatever_models_are_kept(scratch_path: Path, plan: Plan) -> None:
+def test_forget_with_another_learner_is_refused_under_every_keep_setting(scratch_path: Path, plan: Plan) -> None:
     run = make(scratch_path / "run", plan)
     run.train()
     request, before = late_client(run), function_files(run.path)
@@ -152,7 +152,7 @@ def test_another_learner_is_noticed_whatever_models_are_kept(scratch_path: Path,
 
 
 @pytest.mark.parametrize("other", OTHERS)
-def test_training_on_with_another_learner_is_refused(scratch_path: Path, other: str) -> None:
+def test_resumed_training_with_another_learner_is_refused(scratch_path: Path, other: str) -> None:
     run = make(scratch_path / "run")
     run.train(3)
     before = function_files(run.path)
@@ -162,7 +162,7 @@ def test_training_on_with_another_learner_is_refused(scratch_path: Path, other: 
     assert run.train().rounds_done == PLAN.rounds
 
 
-def test_pending_requests_and_additions_notice_another_learner(scratch_path: Path) -> None:
+def test_run_pending_and_add_with_another_learner_are_refused(scratch_path: Path) -> None:
     run = make(scratch_path / "run", without=[Request(4)])
     run.train()
     wrong = Run(run.path, data=DATA, model=net(), loss=smoothed)
@@ -176,7 +176,7 @@ def test_pending_requests_and_additions_notice_another_learner(scratch_path: Pat
     assert [receipt.state for receipt in run.run_pending()] == ["purged"]
 
 
-def test_an_interrupted_batch_is_not_finished_by_another_learner(
+def test_interrupted_batch_is_not_finished_by_another_learner(
     scratch_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(scratch_path / "run")
@@ -202,7 +202,7 @@ def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 
-def test_a_request_that_recomputes_everything_asks_a_client_that_it_does_not_touch(scratch_path: Path) -> None:
+def test_request_that_rewinds_to_round_0_checks_the_learner_at_another_client(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     with run_directory.reading(run.path) as opened:
@@ -213,7 +213,7 @@ def test_a_request_that_recomputes_everything_asks_a_client_that_it_does_not_tou
     assert run.verify().ok
 
 
-def test_a_renamed_learner_that_computes_the_same_is_noted_and_goes_on(scratch_path: Path) -> None:
+def test_renamed_learner_that_computes_the_same_is_recorded_and_accepted(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     request = late_client(run)
@@ -226,27 +226,27 @@ def test_a_renamed_learner_that_computes_the_same_is_noted_and_goes_on(scratch_p
     assert run.verify().ok
     never = make(scratch_path / "never", without=[request])
     never.train()
-    assert function_files(run.path) == function_files(never.path), "names are of the record, not of the function"
+    assert function_files(run.path) == function_files(never.path), "the record names the learner, the function does not"
 
 
-def test_another_setting_of_the_loss_is_asked_of_every_client_of_the_round(scratch_path: Path) -> None:
-    """Weights that differ for one class only, which the batches of one client may not hold."""
+def test_changed_learner_is_checked_by_every_client_of_the_round(scratch_path: Path) -> None:
+    """Class weights may differ for one class only, which the mini-batches of a single client may lack."""
     run = make(scratch_path / "run", loss=nn.CrossEntropyLoss())
     run.train()
     request = late_client(run)
     weighted = nn.CrossEntropyLoss(weight=torch.tensor([1.0, 1.0, 5.0]))
     assert parts_of(net(), weighted)["loss"] != parts_of(net(), nn.CrossEntropyLoss())["loss"]
-    asked = list[Any]()
+    checked = list[Any]()
     real = LocalFederation.repeats
 
     def repeats(self: LocalFederation, task: Any, *rest: Any) -> bool | None:
-        asked.append(task.client)
+        checked.append(task.client)
         return real(self, task, *rest)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(LocalFederation, "repeats", repeats)
         Run(run.path, model=net(Relu), data=DATA, loss=nn.CrossEntropyLoss()).forget(request)
-    assert len(asked) == len(set(asked)) == 2, "both clients of the round, since the module has another name"
+    assert len(checked) == len(set(checked)) == 2, "both clients of the round, since the module has another name"
     with pytest.raises(LearnerDiffers, match="CrossEntropyLoss"):
         Run(run.path, model=net(), data=DATA, loss=weighted).forget(late_client(run))
 
@@ -256,8 +256,8 @@ def first_drawn(run: Run) -> Any:
         return next(client for client, round_ in opened.server.first_rounds().items() if round_ == 1)
 
 
-def test_other_names_where_nothing_can_be_compared_are_refused(scratch_path: Path) -> None:
-    """The one client of round 1 leaves, and no later round has a witness."""
+def test_renamed_learner_is_refused_if_no_witness_can_be_repeated(scratch_path: Path) -> None:
+    """The only client of round 1 is forgotten, and no later round has a witness."""
     run = make(scratch_path / "run", Plan(1, 3, 2, 3, keep="ends"))
     run.train()
     first, before = first_drawn(run), function_files(run.path)
@@ -269,17 +269,17 @@ def test_other_names_where_nothing_can_be_compared_are_refused(scratch_path: Pat
     assert run.verify().ok
 
 
-def test_other_names_before_the_first_round_are_noted(scratch_path: Path) -> None:
+def test_renamed_learner_before_the_first_round_is_recorded_and_accepted(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     Run(run.path, model=net(nn.Tanh), data=DATA).train()
     with run_directory.reading(run.path) as opened:
         (event,) = [event for event in opened.record.events() if event["kind"] == "learner renamed"]
     assert event["compared"] is False
-    assert Run(run.path, model=net(nn.Tanh), data=DATA).verify().ok, "the state is the new learner's, throughout"
+    assert Run(run.path, model=net(nn.Tanh), data=DATA).verify().ok, "every round was trained by the new learner"
 
 
 class Changing(nn.Module):
-    """An activation that changes under its name."""
+    """An activation whose function a test replaces while its name stays."""
 
     function: Callable[[Tensor], Tensor] = torch.relu
 
@@ -287,7 +287,7 @@ class Changing(nn.Module):
         return type(self).function(x)
 
 
-def test_a_rewind_to_round_0_is_compared_with_later_rounds_if_all_clients_of_the_first_lose_something(
+def test_rewind_to_round_0_repeats_a_later_witness_if_every_client_of_round_1_loses_data(
     scratch_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make(scratch_path / "run", Plan(1, 3, 3, 25), model=net(Changing))
@@ -304,7 +304,7 @@ def test_a_rewind_to_round_0_is_compared_with_later_rounds_if_all_clients_of_the
 
 @pytest.mark.parametrize("wrong", ["raises", "infinite"])
 @pytest.mark.parametrize("late", [True, False])
-def test_a_learner_that_fails_is_noticed_before_anything_is_removed(scratch_path: Path, wrong: str, late: bool) -> None:
+def test_failing_learner_is_refused_before_any_data_are_removed(scratch_path: Path, wrong: str, late: bool) -> None:
     def raises(output: Tensor, wanted: Tensor) -> Tensor:
         raise RuntimeError("a mistake")
 
@@ -326,7 +326,7 @@ def test_a_learner_that_fails_is_noticed_before_anything_is_removed(scratch_path
     assert run.verify().ok
 
 
-def test_an_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_another_name(scratch_path: Path) -> None:
+def test_interrupted_rewind_to_round_0_is_not_finished_by_another_learner(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     first = first_drawn(run)
@@ -342,7 +342,7 @@ def test_an_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_anothe
 
 
 def _interrupt_whole_rounds(real: Any) -> Any:
-    """Let witnesses be repeated, which are asked for alone."""
+    """Let the first call through, which repeats a witness, and interrupt the rest."""
     calls = list[Any]()
 
     def train(self: TorchLearner, work: Any) -> Any:
@@ -352,43 +352,43 @@ def _interrupt_whole_rounds(real: Any) -> Any:
     return train
 
 
-class Turned(nn.Module):
-    """A dense layer whose weights are stored by columns."""
+class ColumnMajor(nn.Module):
+    """Two dense layers whose weights are stored by columns."""
 
-    def __init__(self, *, learns_the_front: bool = True) -> None:
+    def __init__(self, *, trains_front: bool = True) -> None:
         super().__init__()
         torch.manual_seed(0)
         self.front = nn.Parameter((torch.randn(5, 4) / 2).t())
         self.back = nn.Parameter((torch.randn(3, 5) / 2).t())
-        self._learns_the_front = learns_the_front
+        self._trains_front = trains_front
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = torch.relu(x @ self.front)
-        return (hidden if self._learns_the_front else hidden.detach()) @ self.back
+        return (hidden if self._trains_front else hidden.detach()) @ self.back
 
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_weights_that_are_not_stored_row_by_row_have_witnesses_too(scratch_path: Path, federation: str) -> None:
-    run = make(scratch_path / "run", Plan(2, 3, 1, 12), model=Turned(), federation=federation)
+def test_weights_in_column_order_have_witnesses(scratch_path: Path, federation: str) -> None:
+    run = make(scratch_path / "run", Plan(2, 3, 1, 12), model=ColumnMajor(), federation=federation)
     run.train(11)
     assert run.verify().ok
     with pytest.raises(LearnerDiffers):
-        Run(run.path, model=Turned(learns_the_front=False), data=DATA).train()
-    other = Turned()
+        Run(run.path, model=ColumnMajor(trains_front=False), data=DATA).train()
+    other = ColumnMajor()
     with torch.no_grad():
-        other.front.mul_(2)  # a run holds its own weights
+        other.front.mul_(2)  # the run ignores the weights of the module it is given
     Run(run.path, model=other, data=DATA).train()
     run.forget(late_client(run))
     assert run.verify().ok
 
 
-def test_a_mixed_run_is_compared_with_the_rounds_of_this_environment(
-    scratch_path: Path, elsewhere: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_learner_check_of_a_mixed_run_uses_a_round_of_the_present_environment(
+    scratch_path: Path, set_processor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere("old")
+    set_processor("old")
     run = make(scratch_path / "run", replace(PLAN, rounds=20), model=net(Changing))
     run.train(5)
-    elsewhere("new")
+    set_processor("new")
     run.train(15, accept_mixed=True)
     with monkeypatch.context() as patch:
         patch.setattr(Changing, "function", torch.tanh)
@@ -397,7 +397,7 @@ def test_a_mixed_run_is_compared_with_the_rounds_of_this_environment(
     assert run.train(accept_mixed=True).rounds_done == 20
 
 
-def test_a_request_that_recomputes_nothing_needs_no_witness(scratch_path: Path) -> None:
+def test_forget_that_recomputes_nothing_does_not_check_the_learner(scratch_path: Path) -> None:
     data = {**DATA, 5: samples(90, 5)}
     run = make(scratch_path / "run", data=data)
     run.train()
@@ -410,8 +410,8 @@ def test_a_request_that_recomputes_nothing_needs_no_witness(scratch_path: Path) 
 
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_what_was_deleted_from_the_data_first_can_still_be_forgotten(scratch_path: Path, federation: str) -> None:
-    """Also where the client that loses it is the one that repeats a witness."""
+def test_sample_already_deleted_from_the_data_can_be_forgotten(scratch_path: Path, federation: str) -> None:
+    """The client that loses the sample is also the one that repeats its witness."""
     plan = Plan(1, 2, 2, 30)
     data = {0: samples(60, 0)}
     run = make(scratch_path / "run", plan, data=data)
@@ -427,30 +427,30 @@ def test_what_was_deleted_from_the_data_first_can_still_be_forgotten(scratch_pat
     assert function_files(run.path) == function_files(never.path)
 
 
-def test_a_client_that_fails_to_repeat_leaves_it_to_another(
+def test_client_that_fails_to_repeat_its_witness_is_replaced_by_another(
     scratch_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = replace(PLAN, local_steps=6)
     run = make(scratch_path / "run", plan)
     run.train()
-    request, asked = late_client(run), list[Any]()
+    request, checked = late_client(run), list[Any]()
     real = TorchLearner.train
 
     def fails_once(self: TorchLearner, work: Any) -> Any:
-        if len(work.rows) < plan.local_steps:  # only a witness takes so few
-            asked.append(work.client)
-            if len(asked) == 1:
-                raise RuntimeError("a bad moment")
+        if len(work.rows) < plan.local_steps:  # only the repetition of a witness takes so few steps
+            checked.append(work.client)
+            if len(checked) == 1:
+                raise RuntimeError("a transient failure")
         return real(self, work)
 
     monkeypatch.setattr(TorchLearner, "train", fails_once)
     run.forget(request)
-    assert len(asked) == 2
-    assert len(set(asked)) == 2
+    assert len(checked) == 2
+    assert len(set(checked)) == 2
     assert run.verify().ok
 
 
-def test_a_witness_costs_five_steps_of_one_client(scratch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_learner_check_costs_five_steps_of_one_client(scratch_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = replace(PLAN, local_steps=20)
     run = make(scratch_path / "run", plan)
     run.train()
@@ -465,11 +465,11 @@ def test_a_witness_costs_five_steps_of_one_client(scratch_path: Path, monkeypatc
 
     monkeypatch.setattr(TorchLearner, "_step", step)
     run.forget(request)
-    assert len(taken) % plan.local_steps == 5, "all else are whole local rounds"
+    assert len(taken) % plan.local_steps == 5, "the other steps are whole local rounds"
     assert len(taken) <= 5 + rounds * plan.clients_per_round * plan.local_steps
 
 
-# ----------------------------------------------------------------------------------------------------------- the note
+# ----------------------------------------------------------------------------------------------------------- witnesses
 
 
 def witnesses(run: Run) -> dict[tuple[Any, int], bytes]:
@@ -482,7 +482,7 @@ def witnesses(run: Run) -> dict[tuple[Any, int], bytes]:
 
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
-def test_each_client_has_a_witness_of_the_first_ten_and_about_every_tenth_round(
+def test_witnesses_exist_for_the_first_ten_rounds_and_about_every_tenth(
     scratch_path: Path, plan: Plan, federation: str
 ) -> None:
     plan = replace(plan, rounds=27)
@@ -504,8 +504,8 @@ def test_each_client_has_a_witness_of_the_first_ten_and_about_every_tenth_round(
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
-def test_witnesses_are_the_same_however_rounds_are_shared_out(scratch_path: Path, workers: int) -> None:
-    """Also where a local round is cut in two, before or after the steps that the witness is about."""
+def test_witnesses_do_not_depend_on_the_number_of_workers(scratch_path: Path, workers: int) -> None:
+    """A pool may split a local round before or after the steps that its witness covers."""
     plan = Plan(3, 3, 7, 11, LocalOptimizer(0.2, 0.5))
     inline = make(scratch_path / "inline", plan)
     inline.train()
@@ -514,7 +514,7 @@ def test_witnesses_are_the_same_however_rounds_are_shared_out(scratch_path: Path
     assert witnesses(pool) == witnesses(inline)
 
 
-def test_verify_notices_an_altered_witness(scratch_path: Path) -> None:
+def test_verify_fails_on_an_altered_witness(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     _execute(run.path / "clients.db", "UPDATE witnesses SET witness = zeroblob(16) WHERE rowid_or_first", ())
@@ -523,7 +523,10 @@ def test_verify_notices_an_altered_witness(scratch_path: Path) -> None:
 
 
 def _execute(path: Path, sql: str, values: tuple[Any, ...]) -> None:
-    """Change one witness, and take the seals away, as after a crash."""
+    """Run one statement on witnesses, and delete the seals, as after a crash.
+
+    ``rowid_or_first`` stands for the condition that selects one witness of the last round.
+    """
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         if "rowid_or_first" in sql:
             client, round_ = database.execute("SELECT client, round FROM witnesses ORDER BY round DESC").fetchone()
@@ -533,7 +536,7 @@ def _execute(path: Path, sql: str, values: tuple[Any, ...]) -> None:
         database.execute("DELETE FROM seals")
 
 
-def test_a_lost_witness_is_damage_not_consent(scratch_path: Path) -> None:
+def test_missing_witnesses_raise_run_damaged(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     request = late_client(run)
@@ -543,7 +546,7 @@ def test_a_lost_witness_is_damage_not_consent(scratch_path: Path) -> None:
     assert not run.verify().ok
 
 
-def test_witnesses_that_a_crash_lost_are_lost_commits(scratch_path: Path, plan: Plan) -> None:
+def test_missing_witness_of_the_last_round_raises_commits_lost(scratch_path: Path, plan: Plan) -> None:
     run = make(scratch_path / "run", plan)
     run.train()
     last = max(round_ for _, round_ in witnesses(run))
@@ -570,7 +573,7 @@ class WithBuffer(nn.Sequential):
 
 
 @pytest.mark.parametrize(
-    ("module", "named"),
+    ("module", "difference"),
     [
         (lambda: net().double(), "'0.weight' was parameter float32 5x4 and is parameter float64 5x4"),
         (frozen, "'0.weight' was parameter float32 5x4 and is frozen float32 5x4"),
@@ -579,15 +582,15 @@ class WithBuffer(nn.Sequential):
         (WithBuffer, "'seen' was not there and is buffer float32 1"),
     ],
 )
-def test_another_structure_is_refused_when_the_run_is_opened(
-    scratch_path: Path, module: Callable[[], nn.Module], named: str
+def test_opening_a_run_with_another_model_structure_is_refused(
+    scratch_path: Path, module: Callable[[], nn.Module], difference: str
 ) -> None:
     run = make(scratch_path / "run")
     run.train(2)
     before = everything_of(run.path)
     with pytest.raises(LearnerDiffers, match="not the one that") as caught:
         Run(run.path, data=DATA, model=module())
-    assert named in caught.value.message
+    assert difference in caught.value.message
     assert everything_of(run.path) == before
 
 
@@ -614,15 +617,15 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "autocast": lambda: torch.autocast("cpu"),
     "no mkldnn": lambda: switched(lambda: torch.backends.mkldnn.enabled, _set_mkldnn, False),
     "low precision": lambda: switched(torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "medium"),
-    "double by default": lambda: switched(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
+    "default dtype": lambda: switched(torch.get_default_dtype, torch.set_default_dtype, torch.float64),
     "deterministic": lambda: switched(
         torch.are_deterministic_algorithms_enabled, torch.use_deterministic_algorithms, True
     ),
     "no denormals": lambda: switched(lambda: False, torch.set_flush_denormal, True),
     "three threads": lambda: switched(torch.get_num_threads, torch.set_num_threads, 3),
-    "another device": lambda: switched(lambda: None, torch.set_default_device, "meta"),
-    "a device for a while": lambda: torch.device("meta"),
-    "one kind of attention": lambda: sdpa_kernel(SDPBackend.MATH),
+    "default device": lambda: switched(lambda: None, torch.set_default_device, "meta"),
+    "device context": lambda: torch.device("meta"),
+    "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
 }
 
 
@@ -650,11 +653,11 @@ def attention_net() -> nn.Module:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("build", [net, conv_net, attention_net])
-def test_a_mode_of_the_caller_changes_no_bit_and_comes_back(
+def test_torch_mode_of_the_caller_changes_no_bit_and_is_restored(
     scratch_path: Path, mode: str, build: Callable[[], nn.Module]
 ) -> None:
-    usual = make(scratch_path / "usual", model=build())
-    usual.train()
+    default = make(scratch_path / "default", model=build())
+    default.train()
     module = build()
     with MODES[mode]():
         grad = torch.is_grad_enabled()
@@ -663,35 +666,36 @@ def test_a_mode_of_the_caller_changes_no_bit_and_comes_back(
         inside.train()
         assert inside.verify().ok
         assert torch.is_grad_enabled() == grad
-    assert function_files(inside.path) == function_files(usual.path)
-    request = late_client(usual)
-    usual.forget(request)
+    assert function_files(inside.path) == function_files(default.path)
+    request = late_client(default)
+    default.forget(request)
     with MODES[mode]():
         inside.forget(request)
-    assert function_files(inside.path) == function_files(usual.path)
+    assert function_files(inside.path) == function_files(default.path)
 
 
 # --------------------------------------------------------------------------------------------------------- environments
 
 
 @pytest.fixture
-def elsewhere(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def set_processor(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """A function that pretends that this machine has another processor."""
     here = dict(fedforget.training.environment.environment())
 
-    def move(processor: str) -> None:
+    def set_to(processor: str) -> None:
         monkeypatch.setattr(fedforget.training.environment, "environment", lambda: {**here, "processor": processor})
 
-    return move
+    return set_to
 
 
-def test_another_environment_is_refused_with_both_ways_out(
-    scratch_path: Path, elsewhere: Callable[[str], None]
+def test_another_environment_is_refused_with_a_hint_at_both_remedies(
+    scratch_path: Path, set_processor: Callable[[str], None]
 ) -> None:
-    elsewhere("old")
+    set_processor("old")
     run = make(scratch_path / "run")
     run.train(4)
     request, before = late_client(run), function_files(run.path)
-    elsewhere("new")
+    set_processor("new")
     with pytest.raises(EnvironmentDiffers):
         run.train()
     with pytest.raises(EnvironmentDiffers) as caught:
@@ -704,12 +708,12 @@ def test_another_environment_is_refused_with_both_ways_out(
     assert run.status().requests == 0
 
 
-def test_recomputing_all_rounds_is_exact_again(scratch_path: Path, elsewhere: Callable[[str], None]) -> None:
-    elsewhere("old")
+def test_recompute_all_in_a_new_environment_is_exact(scratch_path: Path, set_processor: Callable[[str], None]) -> None:
+    set_processor("old")
     run = make(scratch_path / "run")
     run.train(4)
     request = late_client(run)
-    elsewhere("new")
+    set_processor("new")
     (receipt,) = run.forget(request, recompute_all=True)
     assert receipt.recomputed_steps == 4 * PLAN.local_steps
     status = run.status()
@@ -718,7 +722,7 @@ def test_recomputing_all_rounds_is_exact_again(scratch_path: Path, elsewhere: Ca
     never = make(scratch_path / "never", without=[request])
     never.train(4)
     assert function_files(run.path) == function_files(never.path)
-    elsewhere("newest")
+    set_processor("newest")
     assert run.train(recompute_all=True).environments[0]["processor"] == "newest"
     assert len(run.status().environments) == 1
     never.train(recompute_all=True)
@@ -728,14 +732,14 @@ def test_recomputing_all_rounds_is_exact_again(scratch_path: Path, elsewhere: Ca
     assert run.verify().ok
 
 
-def test_accepting_a_mixed_run_is_told_by_status_verify_and_the_full_receipt_only(
-    scratch_path: Path, elsewhere: Callable[[str], None]
+def test_mixed_run_is_reported_by_status_verify_and_full_receipt_but_not_the_public_one(
+    scratch_path: Path, set_processor: Callable[[str], None]
 ) -> None:
-    elsewhere("old")
+    set_processor("old")
     run = make(scratch_path / "run")
     run.train()
     request = late_client(run)
-    elsewhere("new")
+    set_processor("new")
     (receipt,) = run.forget(request, accept_mixed=True)
     status = run.status()
     assert [each["processor"] for each in status.environments] == ["old", "new"]
@@ -758,16 +762,16 @@ def _predicate(run: Run, identifier: str, *, public: bool) -> dict[str, Any]:
     return predicate
 
 
-def test_both_ways_out_at_once_are_refused(scratch_path: Path) -> None:
+def test_recompute_all_together_with_accept_mixed_is_refused(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     with pytest.raises(InvalidInput, match="cannot be recomputed and mixed"):
         run.train(recompute_all=True, accept_mixed=True)
 
 
-def test_a_batch_interrupted_elsewhere_is_finished_by_recomputing_all(
-    scratch_path: Path, elsewhere: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+def test_batch_interrupted_in_another_environment_is_finished_with_recompute_all(
+    scratch_path: Path, set_processor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    elsewhere("old")
+    set_processor("old")
     run = make(scratch_path / "run")
     run.train()
     request = late_client(run)
@@ -775,10 +779,10 @@ def test_a_batch_interrupted_elsewhere_is_finished_by_recomputing_all(
         patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
         with pytest.raises(KeyboardInterrupt):
             run.forget(request)
-    elsewhere("new")
+    set_processor("new")
     with pytest.raises(EnvironmentDiffers) as caught:
         run.train()
-    assert f"all {PLAN.rounds} rounds" in caught.value.hint, "as many as the request goes back to, not as are left"
+    assert f"all {PLAN.rounds} rounds" in caught.value.hint, "every round of the run, not only those that are left"
     run.train(recompute_all=True)
     assert [receipt.state for receipt in run.forget(request)] == ["purged"]
     never = make(scratch_path / "never", without=[request])
@@ -786,7 +790,7 @@ def test_a_batch_interrupted_elsewhere_is_finished_by_recomputing_all(
     assert function_files(run.path) == function_files(never.path)
 
 
-# ----------------------------------------------------------------------------------------------------------- raw errors
+# -------------------------------------------------------------------------------------------------- invalid arguments
 
 
 class Extra(nn.Linear):
@@ -809,7 +813,7 @@ def _inference_net() -> nn.Module:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         ({"data": [samples(4, 0)]}, "the data are a list"),
         ({"model": net}, "the model is a function"),
@@ -827,28 +831,30 @@ def _inference_net() -> nn.Module:
         ({"without": [3]}, "3 is not a request"),
     ],
 )
-def test_what_cannot_be_a_learner_or_data_is_named(scratch_path: Path, given: dict[str, Any], said: str) -> None:
+def test_impossible_model_loss_or_data_is_refused_by_name(
+    scratch_path: Path, given: dict[str, Any], message: str
+) -> None:
     with pytest.raises(FedForgetError) as caught:
         make(scratch_path / "run", **given)
-    assert said in caught.value.message
+    assert message in caught.value.message
     assert caught.value.hint
     assert not (scratch_path / "run" / "plan.toml").exists()
 
 
 @pytest.mark.parametrize(
-    ("loss", "said"),
+    ("loss", "message"),
     [
         (nn.CrossEntropyLoss(reduction="none"), "returns a tensor of shape (3,)"),
         (lambda _, __: None, "returns a NoneType"),
     ],
 )
-def test_a_loss_that_is_no_number_is_named(scratch_path: Path, loss: Any, said: str) -> None:
+def test_loss_that_returns_no_scalar_is_refused(scratch_path: Path, loss: Any, message: str) -> None:
     with pytest.raises(InvalidInput) as caught:
         make(scratch_path / "run", loss=loss).train()
-    assert said in caught.value.message
+    assert message in caught.value.message
 
 
-def test_float_targets_under_the_default_loss_are_warned_of(scratch_path: Path) -> None:
+def test_float_targets_under_the_default_loss_warn(scratch_path: Path) -> None:
     data = {0: {i: (np.ones(4, np.float32), np.full(3, 1 / 3, np.float32)) for i in range(4)}}
     with pytest.warns(UserWarning, match="class probabilities"):
         make(scratch_path / "run", data=data).train()

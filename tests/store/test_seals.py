@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from torch import nn
 
-from fedforget import Plan, Run
+from fedforget import Plan, Policy, Run
 from fedforget.errors import RunDamaged
 from fedforget.store import run_directory
 from fedforget.store.seals import Seals
@@ -48,6 +48,7 @@ def test_seals_exist_when_closed_and_not_while_writing(run: Run) -> None:
     with run_directory.reading(run.path) as opened:
         assert opened.record.seals.all().keys() == {*SEALED, "record"}
     with run_directory.writing(run.path) as opened:
+        opened.record.set_policy(Policy())
         assert opened.record.seals.all() == {}
     with run_directory.reading(run.path) as opened:
         assert opened.record.seals.all().keys() == {*SEALED, "record"}

@@ -1,4 +1,4 @@
-"""Dense layers without a tape: autograd's bits, and only where a module ends in nothing else."""
+"""The dense tail of a module has the bits of autograd, and is used only where a module ends in dense layers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,17 @@ def by_autograd(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, tuple[
     return loss, torch.autograd.grad(loss, list(module.parameters()))
 
 
-def without_a_tape(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+def by_dense_tail(module: nn.Module, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
     tail = dense_tail(module)
     assert tail is not None
     x = tail.front(x)
     assert tail.fits(x, y)
     with torch.no_grad():
         loss, gradients = tail.loss_and_gradients(x, y)
-    return loss, [written_out(gradient) for gradient in gradients]
+    return loss, [whole(gradient) for gradient in gradients]
 
 
-def written_out(gradient: Gradient | None) -> Tensor:
+def whole(gradient: Gradient | None) -> Tensor:
     assert gradient is not None
     if isinstance(gradient, Products):
         return torch.cat([block.clone() for _, block in gradient.blocks()])
@@ -60,10 +60,10 @@ def bits(tensors: Any) -> list[bytes]:
 
 
 def assert_same(module: nn.Module, x: Tensor, y: Tensor) -> None:
-    loss, gradients = without_a_tape(module, x, y)
-    expected, by_tape = by_autograd(module, x, y)
-    assert bits([loss, *gradients]) == bits([expected, *by_tape])
-    assert [each.shape for each in gradients] == [each.shape for each in by_tape]
+    loss, gradients = by_dense_tail(module, x, y)
+    expected, expected_gradients = by_autograd(module, x, y)
+    assert bits([loss, *gradients]) == bits([expected, *expected_gradients])
+    assert [each.shape for each in gradients] == [each.shape for each in expected_gradients]
 
 
 @given(
@@ -74,7 +74,9 @@ def assert_same(module: nn.Module, x: Tensor, y: Tensor) -> None:
     scale=st.sampled_from([1e-3, 1.0, 1e4]),
 )
 @settings(max_examples=150, deadline=None)
-def test_every_bit_is_that_of_autograd(widths: list[int], batch: int, double: bool, seed: int, scale: float) -> None:
+def test_dense_tail_equals_autograd_bit_for_bit(
+    widths: list[int], batch: int, double: bool, seed: int, scale: float
+) -> None:
     torch.manual_seed(seed)
     dtype = torch.float64 if double else torch.float32
     module = chain(*widths).to(dtype)
@@ -89,7 +91,7 @@ def test_every_bit_is_that_of_autograd(widths: list[int], batch: int, double: bo
         lambda: nn.Sequential(nn.Sequential(nn.Linear(12, 5), nn.ReLU(inplace=True)), nn.Linear(5, 3)),
     ],
 )
-def test_ways_to_write_a_dense_network(make: Callable[[], nn.Module]) -> None:
+def test_nested_and_flattened_dense_networks_equal_autograd(make: Callable[[], nn.Module]) -> None:
     torch.manual_seed(1)
     module = make()
     flattens = isinstance(module, nn.Sequential) and isinstance(module[0], nn.Flatten)
@@ -97,7 +99,7 @@ def test_ways_to_write_a_dense_network(make: Callable[[], nn.Module]) -> None:
     assert_same(module, x, torch.tensor([0, 1, 2, 1]))
 
 
-def with_a_layer_twice() -> nn.Module:
+def with_shared_layers() -> nn.Module:
     relu, pool = nn.ReLU(), nn.MaxPool1d(2)
     return nn.Sequential(
         nn.Conv1d(1, 4, 3, padding=1), relu, pool, nn.Conv1d(4, 3, 3, padding=1), relu, pool,
@@ -126,10 +128,10 @@ def channels_last() -> nn.Module:
         (lambda: cnn(8, 1, 16, 3), (1, 8, 8)),
         (lambda: cnn(12, 3, 9, 3).double(), (3, 12, 12)),
         (channels_last, (1, 8, 8)),
-        (with_a_layer_twice, (1, 8)),
+        (with_shared_layers, (1, 8)),
     ],
 )
-def test_what_comes_before_goes_through_autograd(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
+def test_layers_before_the_dense_tail_use_autograd(make: Callable[[], nn.Module], shape: tuple[int, ...]) -> None:
     torch.manual_seed(3)
     module = make()
     tail = dense_tail(module)
@@ -149,7 +151,7 @@ def test_what_comes_before_goes_through_autograd(make: Callable[[], nn.Module], 
     seed=st.integers(0, 2**32),
 )
 @settings(max_examples=100, deadline=None)
-def test_gradients_in_blocks_have_the_bits_of_whole_ones(
+def test_gradients_in_blocks_equal_whole_gradients(
     widths: tuple[int, int, int], batch: int, block: int, double: bool, seed: int
 ) -> None:
     torch.manual_seed(seed)
@@ -159,7 +161,7 @@ def test_gradients_in_blocks_have_the_bits_of_whole_ones(
         assert_same(module, torch.randn(batch, widths[0], dtype=dtype), torch.randint(0, widths[-1], (batch,)))
 
 
-def test_the_gradient_of_a_large_layer_is_not_written_out() -> None:
+def test_gradient_of_a_large_layer_is_computed_in_blocks() -> None:
     module = cnn(28, 1, 2048, 10)
     tail = dense_tail(module)
     assert tail is not None
@@ -174,9 +176,9 @@ def test_the_gradient_of_a_large_layer_is_not_written_out() -> None:
     assert max(sizes) < 2 * dense._BLOCK
 
 
-def test_where_blocks_are_summed_otherwise_the_gradient_is_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_is_computed_whole_if_blocks_have_other_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "_LARGE", 1)
-    monkeypatch.setattr(dense, "_EVEN", 1)  # blocks that begin anywhere
+    monkeypatch.setattr(dense, "_EVEN", 1)  # blocks of any alignment
     dense._comes_in_blocks.cache_clear()
     torch.manual_seed(4)
     for block in (1, 7, 50, 333):
@@ -186,7 +188,7 @@ def test_where_blocks_are_summed_otherwise_the_gradient_is_written_out(monkeypat
     dense._comes_in_blocks.cache_clear()
 
 
-def test_what_is_tried_leaves_the_random_numbers_alone() -> None:
+def test_check_of_blocks_does_not_use_the_callers_generator() -> None:
     torch.manual_seed(5)
     expected = torch.rand(1)
     torch.manual_seed(5)
@@ -195,7 +197,7 @@ def test_what_is_tried_leaves_the_random_numbers_alone() -> None:
     assert torch.equal(torch.rand(1), expected)
 
 
-def test_frozen_layers_before_it_have_no_gradient() -> None:
+def test_frozen_layers_before_the_dense_tail_have_no_gradient() -> None:
     module = nn.Sequential(nn.Linear(4, 6), nn.Tanh(), chain(6, 5, 3))
     module[0].requires_grad_(False)
     tail = dense_tail(module)
@@ -207,12 +209,12 @@ def test_frozen_layers_before_it_have_no_gradient() -> None:
     assert bits(gradients) == bits(torch.autograd.grad(nn.functional.cross_entropy(module(x), y), learning))
 
 
-def test_a_label_that_is_left_out_is_left_out_here_too() -> None:
+def test_ignored_label_is_ignored_as_by_autograd() -> None:
     torch.manual_seed(2)
     assert_same(chain(4, 5, 3), torch.randn(4, 4), torch.tensor([0, -100, 2, 1]))
 
 
-def test_the_weights_are_the_module_s_own() -> None:
+def test_dense_tail_uses_the_present_weights_of_the_module() -> None:
     module = chain(4, 5, 3)
     tail = dense_tail(module)
     assert tail is not None
@@ -224,8 +226,8 @@ def test_the_weights_are_the_module_s_own() -> None:
     assert torch.equal(loss, nn.functional.cross_entropy(module(x), y))
 
 
-class Twice(nn.Module):
-    """Uses a layer that it does not tell anybody of."""
+class UsesUnregisteredLayer(nn.Module):
+    """Uses a layer that is not registered as its submodule."""
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
@@ -236,17 +238,17 @@ class Twice(nn.Module):
         return result
 
 
-def used_in_secret() -> nn.Module:
+def unregistered_second_use() -> nn.Module:
     layer = nn.Linear(4, 4)
-    return nn.Sequential(Twice(layer), nn.ReLU(), layer)
+    return nn.Sequential(UsesUnregisteredLayer(layer), nn.ReLU(), layer)
 
 
-class Doubles(nn.Linear):
+class DoublesOutput(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return 2 * super().forward(x)
 
 
-class Halves(nn.Sequential):
+class HalvesOutput(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) / 2
 
@@ -263,7 +265,7 @@ def patched() -> nn.Module:
     return module
 
 
-def with_watched_parameter() -> nn.Module:
+def with_parameter_hook() -> nn.Module:
     module = chain(4, 5, 3)
     next(module[2].parameters()).register_hook(lambda gradient: 2 * gradient)
     return module
@@ -275,24 +277,24 @@ def frozen() -> nn.Module:
     return module
 
 
-def twice() -> nn.Module:
+def shared_layer() -> nn.Module:
     layer = nn.Linear(4, 4)
     return nn.Sequential(layer, nn.ReLU(), layer)
 
 
-def tied() -> nn.Module:
+def tied_weights() -> nn.Module:
     module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     module[2].weight = module[0].weight
     return module
 
 
-def turned() -> nn.Module:
+def column_major() -> nn.Module:
     module = chain(4, 5, 3)
     module[2].weight = nn.Parameter(torch.randn(5, 3).t())
     return module
 
 
-def beside() -> nn.Module:
+def extra_parameter() -> nn.Module:
     module = chain(4, 5, 3)
     module.register_parameter("temperature", nn.Parameter(torch.ones(1)))
     return module
@@ -308,9 +310,9 @@ def with_buffer() -> nn.Module:
     "make",
     [
         lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU()),
-        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), Doubles(5, 3)),
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), DoublesOutput(5, 3)),
         nn.Sequential,
-        lambda: Halves(nn.Linear(4, 3)),
+        lambda: HalvesOutput(nn.Linear(4, 3)),
         lambda: parametrizations.weight_norm(nn.Linear(4, 3)),
         lambda: chain(4, 5, 3).to(torch.bfloat16),
         lambda: hooked("register_forward_hook"),
@@ -318,20 +320,20 @@ def with_buffer() -> nn.Module:
         lambda: hooked("register_full_backward_hook"),
         lambda: hooked("register_full_backward_pre_hook"),
         patched,
-        with_watched_parameter,
-        twice,
-        tied,
-        used_in_secret,
-        beside,
-        turned,
+        with_parameter_hook,
+        shared_layer,
+        tied_weights,
+        unregistered_second_use,
+        extra_parameter,
+        column_major,
     ],
 )
-def test_anything_else_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
+def test_other_modules_have_no_dense_tail(make: Callable[[], nn.Module]) -> None:
     assert dense_tail(make()) is None
 
 
 @pytest.mark.parametrize("what", ["forward_hook", "forward_pre_hook", "full_backward_hook"])
-def test_where_every_module_is_watched_everything_is_left_to_autograd(what: str) -> None:
+def test_global_module_hook_disables_the_dense_tail(what: str) -> None:
     hook = getattr(nn.modules.module, f"register_module_{what}")(lambda *_: None)
     try:
         assert dense_tail(chain(4, 5, 3)) is None
@@ -350,7 +352,7 @@ def test_where_every_module_is_watched_everything_is_left_to_autograd(what: str)
         (torch.randn(2, 4, dtype=torch.float64), torch.tensor([0, 1])),
     ],
 )
-def test_batches_that_mean_something_else_do_not_fit(x: Tensor, y: Tensor) -> None:
+def test_mini_batch_of_other_shape_or_dtype_does_not_fit(x: Tensor, y: Tensor) -> None:
     tail = dense_tail(chain(4, 5, 3))
     assert tail is not None
     assert not tail.fits(x, y)

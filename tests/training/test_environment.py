@@ -1,4 +1,4 @@
-"""What bits are promised between: processors of one name may be of several generations."""
+"""The name of the processor: bytes are promised between equal environments, and a model name may span generations."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ model name\t: another
         (1, "", "AMD EPYC, family 25, model 1, avx"),
     ],
 )
-def test_processors_of_one_name_are_told_apart(tmp_path: Path, model: int, flags: str, expected: str) -> None:
+def test_processors_of_one_model_name_are_distinguished(tmp_path: Path, model: int, flags: str, expected: str) -> None:
     (tmp_path / "cpuinfo").write_text(EPYC.format(model=model, flags=flags))
     assert _processor(tmp_path / "cpuinfo") == expected
 
 
-def test_where_nothing_is_told_there_is_a_name_all_the_same(tmp_path: Path) -> None:
+def test_processor_has_a_name_without_cpuinfo(tmp_path: Path) -> None:
     assert _processor(tmp_path / "nothing")

@@ -1,4 +1,4 @@
-"""Local SGD: the optimiser people know, and a function of the local round and of nothing else."""
+"""Local SGD: bit for bit that of torch.optim.SGD, and a function of the local round alone."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def with_batch_norm() -> nn.Module:
 
 @pytest.fixture(params=[False, True], ids=["small", "large"])
 def _large(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let every dense layer count as a large one, whose gradient is never written out, or none."""
+    """With "large", every dense layer counts as large, so that its gradient is computed in blocks."""
     if request.param:
         monkeypatch.setattr(dense, "_LARGE", 1)
         monkeypatch.setattr(dense, "_BLOCK", 100)
@@ -112,7 +112,9 @@ def tensors(client: Any, batch: Any) -> tuple[Tensor, Tensor]:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.01])
 @pytest.mark.parametrize("make", [two_layers, three_layers, with_batch_norm])
 @pytest.mark.usefixtures("_large")
-def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: float, weight_decay: float) -> None:
+def test_local_round_equals_torch_sgd_bit_for_bit(
+    make: Callable[[], nn.Module], momentum: float, weight_decay: float
+) -> None:
     learner = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, momentum, weight_decay))
     reference = seeded(make)
     optimiser = torch.optim.SGD(reference.parameters(), lr=0.1, momentum=momentum, weight_decay=weight_decay)
@@ -125,8 +127,8 @@ def test_it_is_torch_sgd_bit_for_bit(make: Callable[[], nn.Module], momentum: fl
 
 
 @st.composite
-def chains(draw: st.DrawFn) -> nn.Module:  # noqa: C901 (as many kinds of layers as there are)
-    """Any chain of layers, some of them used again, some frozen, with chains in it."""
+def chains(draw: st.DrawFn) -> nn.Module:  # noqa: C901 (one branch per kind of layer)
+    """A random chain of layers, possibly nested, with some layers shared and some frozen."""
     again: list[nn.Module] = [nn.ReLU(), nn.Tanh(), nn.Dropout(0.3)]
     width, parts = FEATURES, list[nn.Module]()
     for _ in range(draw(st.integers(0, 6))):
@@ -163,7 +165,7 @@ def chains(draw: st.DrawFn) -> nn.Module:  # noqa: C901 (as many kinds of layers
 
 @given(chain=chains(), momentum=st.sampled_from([0.0, 0.9]), large=st.booleans())
 @hypothesis_settings(max_examples=200, deadline=None)
-def test_any_chain_is_trained_as_torch_does(chain: nn.Module, momentum: float, large: bool) -> None:
+def test_any_chain_of_layers_trains_as_with_torch_sgd(chain: nn.Module, momentum: float, large: bool) -> None:
     start, reference = work(chain), copy.deepcopy(chain)
     with mock.patch.multiple(dense, _LARGE=1 if large else 2**18, _BLOCK=100):
         found = TorchLearner(chain, DATA, LocalOptimizer(0.1, momentum)).train(start).model
@@ -179,7 +181,7 @@ def test_any_chain_is_trained_as_torch_does(chain: nn.Module, momentum: float, l
 
 
 @pytest.mark.usefixtures("_large")
-def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
+def test_fedprox_has_the_gradient_of_the_proximal_term() -> None:
     """The gradient of loss + μ/2·‖θ − θ_start‖², by autograd."""
     mu, start = 0.7, seeded(two_layers)
     reference = seeded(two_layers)
@@ -204,10 +206,10 @@ def test_fedprox_pulls_towards_the_model_of_the_round() -> None:
 @pytest.mark.parametrize("make", [two_layers, three_layers, with_dropout, with_batch_norm])
 @pytest.mark.usefixtures("_large")
 @pytest.mark.parametrize("cuts", [(1,), (2,), (3,), (1, 2, 3)])
-def test_a_round_cut_in_parts_gives_the_model_of_the_whole_round(
+def test_round_trained_in_parts_equals_the_whole_round(
     make: Callable[[], nn.Module], settings: LocalOptimizer, cuts: tuple[int, ...]
 ) -> None:
-    """Each part by another learner, with another module that has been used before."""
+    """Another learner trains each part, with a module that has trained another client before."""
     whole = work(seeded(make))
     expected = TorchLearner(seeded(make), DATA, settings).train(whole).model
     found: Weights | None = None
@@ -225,7 +227,7 @@ def test_a_round_cut_in_parts_gives_the_model_of_the_whole_round(
 
 
 @pytest.mark.parametrize("make", [two_layers, with_batch_norm])
-def test_the_outcome_of_a_round_or_a_part_is_written_where_the_caller_says(make: Callable[[], nn.Module]) -> None:
+def test_result_is_written_into_the_callers_arrays(make: Callable[[], nn.Module]) -> None:
     learner, start = TorchLearner(seeded(make), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(make))
     for stop in (len(BATCHES), 2):
         expected = learner.train_part(start, 0, stop).model
@@ -234,8 +236,8 @@ def test_the_outcome_of_a_round_or_a_part_is_written_where_the_caller_says(make:
         assert same(room, expected)
 
 
-class Counts(nn.Module):
-    """Makes another tensor of its buffer with every call."""
+class ReplacesBuffer(nn.Module):
+    """Replaces its buffer by another tensor in every training step."""
 
     seen: Tensor
 
@@ -253,19 +255,28 @@ class Counts(nn.Module):
 
 @pytest.mark.parametrize("federation", ["inline", "pool"])
 @pytest.mark.parametrize("another", [lambda seen: seen.double() + 0.1, lambda seen: torch.cat([seen, seen + 1])])
-def test_a_buffer_that_becomes_another_tensor_is_refused(
+def test_buffer_that_changes_type_or_shape_is_refused(
     tmp_path: Path, federation: str, another: Callable[[Tensor], Tensor]
 ) -> None:
-    """The state would depend on what the process did before: doubles loaded into a new module are rounded."""
-    run = Run(tmp_path / "run", Plan(3, 2, 4, 2), model=Counts(another), data=DATA, seed=1, federation=federation)
+    """Doubles would be rounded when loaded into a new module, so the state would depend on the process's history."""
+    run = Run(
+        tmp_path / "run", Plan(3, 2, 4, 2), model=ReplacesBuffer(another), data=DATA, seed=1, federation=federation
+    )
     with pytest.raises(InvalidInput, match="changed the type or the shape of the model's tensor 'seen'"):
         run.train()
     assert run.status().rounds_done == 0
 
 
-def test_a_buffer_may_change_its_value(tmp_path: Path) -> None:
+def test_buffer_that_changes_value_is_accepted(tmp_path: Path) -> None:
     runs = [
-        Run(tmp_path / how, Plan(3, 2, 4, 2), model=Counts(lambda seen: seen + 0.1), data=DATA, seed=1, federation=how)
+        Run(
+            tmp_path / how,
+            Plan(3, 2, 4, 2),
+            model=ReplacesBuffer(lambda seen: seen + 0.1),
+            data=DATA,
+            seed=1,
+            federation=how,
+        )
         for how in ("inline", "pool")
     ]
     for run in runs:
@@ -274,13 +285,13 @@ def test_a_buffer_may_change_its_value(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lazy", [lambda: nn.LazyLinear(CLASSES), lambda: nn.Sequential(nn.LazyBatchNorm1d())])
-def test_a_model_whose_shape_is_not_known_is_refused(lazy: Callable[[], nn.Module], tmp_path: Path) -> None:
+def test_lazy_model_is_refused(lazy: Callable[[], nn.Module], tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="has no shape yet"):
         Run(tmp_path / "run", Plan(1, 2, 2, 2), model=lazy(), data=DATA)
     assert not (tmp_path / "run").exists()
 
 
-def test_the_next_round_leaves_the_outcome_of_a_round_or_a_part_alone() -> None:
+def test_result_is_not_overwritten_by_the_next_round() -> None:
     learner, start = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9)), work(seeded(two_layers))
     for stop in (len(BATCHES), 2):
         found = learner.train_part(start, 0, stop).model
@@ -289,8 +300,8 @@ def test_the_next_round_leaves_the_outcome_of_a_round_or_a_part_alone() -> None:
         assert same(found, before)
 
 
-def test_where_the_loss_means_something_else_autograd_does_it_all() -> None:
-    """Probabilities instead of classes: the chain's end is known, but not with such labels."""
+def test_probability_targets_train_with_plain_autograd() -> None:
+    """The dense tail handles class labels only; autograd handles class probabilities."""
     generator = np.random.default_rng(1)
     x, y = generator.normal(size=(6, FEATURES)).astype(np.float32), generator.random((6, CLASSES)).astype(np.float32)
     learner = TorchLearner(seeded(two_layers), FederatedData({3: dict(enumerate(zip(x, y, strict=True)))}), SGD)
@@ -304,8 +315,8 @@ def test_where_the_loss_means_something_else_autograd_does_it_all() -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_weights_that_end_up_infinite_are_refused(value: float) -> None:
-    """The loss of the last step is that of the weights before it."""
+def test_non_finite_weights_raise_non_finite_loss(value: float) -> None:
+    """The loss of the last step belongs to the weights before it, so the final weights are checked as well."""
     module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
     start = work(module)
     start.model["0.weight"][0, 0], start.model["1.weight"][:, 0] = value, 0.0
@@ -314,7 +325,7 @@ def test_weights_that_end_up_infinite_are_refused(value: float) -> None:
         learner.train_part(start, 4, 4, halfway=None)
 
 
-def test_large_weights_are_finite_although_their_sum_is_not() -> None:
+def test_large_weights_with_an_overflowing_sum_are_accepted() -> None:
     module = nn.Sequential(nn.Linear(FEATURES, 5), nn.Linear(5, CLASSES))
     start = work(module)
     start.model["0.weight"][:] = np.finfo(np.float32).max
@@ -323,7 +334,7 @@ def test_large_weights_are_finite_although_their_sum_is_not() -> None:
     )
 
 
-def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() -> None:
+def test_error_in_the_second_part_names_the_step_within_the_round() -> None:
     data = FederatedData({3: {**samples(3), 5: (np.full(FEATURES, np.nan, np.float32), 0)}})  # first in step 3
     module = seeded(two_layers)
     learner, start = TorchLearner(module, data, LocalOptimizer()), work(module)
@@ -334,14 +345,14 @@ def test_an_error_in_the_second_part_of_a_round_names_the_step_of_the_round() ->
     assert str(cut.value) == str(whole.value)
 
 
-def test_a_module_with_unstored_buffers_is_not_handed_over() -> None:
+def test_module_with_non_persistent_buffers_is_not_split() -> None:
     module = nn.Linear(FEATURES, CLASSES)
     module.register_buffer("seen", torch.zeros(1), persistent=False)
     assert TorchLearner(module, DATA, LocalOptimizer()).halfway_like(weights_of(module)) is None
 
 
-def test_one_step_by_hand() -> None:
-    """w ← w − η·(2(w·x − y)x + λw + μ(w − w_start)): in the second step the velocity has the first gradient in it."""
+def test_two_steps_match_the_formula() -> None:
+    """v ← βv + 2(w·x − y)x + λw + μ(w − w_start), w ← w − ηv; the second step tests the velocity."""
 
     def squares(output: Tensor, wanted: Tensor) -> Tensor:
         return ((output[:, 0] - wanted) ** 2).sum()
@@ -358,7 +369,7 @@ def test_one_step_by_hand() -> None:
     assert result["weight"].item() == pytest.approx(w, rel=1e-6)
 
 
-def test_frozen_parameters_stay_and_others_move() -> None:
+def test_frozen_parameters_do_not_change() -> None:
     module = seeded(two_layers)
     next(module.parameters()).requires_grad_(False)
     before = weights_of(module)
@@ -367,36 +378,36 @@ def test_frozen_parameters_stay_and_others_move() -> None:
     assert after["2.weight"].tobytes() != before["2.weight"].tobytes()
 
 
-def test_the_loss_may_be_another() -> None:
+def test_custom_loss_changes_the_model() -> None:
     def other(output: Tensor, wanted: Tensor) -> Tensor:
         return nn.functional.multi_margin_loss(output, wanted)
 
-    usual, changed = (
+    default, changed = (
         TorchLearner(seeded(two_layers), DATA, LocalOptimizer(), loss).train(work(seeded(two_layers))).model
         for loss in (None, other)
     )
-    assert not same(usual, changed)
+    assert not same(default, changed)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
-def test_data_meet_the_type_of_the_model(dtype: torch.dtype) -> None:
+def test_features_are_converted_to_the_dtype_of_the_model(dtype: torch.dtype) -> None:
     module = seeded(two_layers).to(dtype)
     weights = TorchLearner(module, DATA, LocalOptimizer()).train(work(module)).model
     assert {array.dtype for array in weights.values()} == {torch.zeros(1, dtype=dtype).numpy().dtype}
 
 
-def test_whole_numbers_stay_whole_numbers() -> None:
+def test_integer_features_are_not_converted() -> None:
     module = nn.Sequential(nn.Embedding(5, FEATURES), nn.Flatten(), nn.Linear(2 * FEATURES, CLASSES))
     data = FederatedData({0: {i: (np.array([i, 4 - i]), i % CLASSES) for i in range(5)}})
     weights = TorchLearner(module, data, LocalOptimizer()).train(work(module, 0, 1, ((0, 1), (2, 4)))).model
     assert all(np.isfinite(array).all() for array in weights.values())
 
 
-# ----------------------------------------------------------------------------------------------------- and nothing else
+# -------------------------------------------------------------------------------------- independent of earlier rounds
 
 
-class Counting(nn.Module):
-    """With a buffer that no state_dict holds, changed in place or replaced."""
+class NonPersistentBuffer(nn.Module):
+    """Changes a buffer that is not in its state_dict, in place or by replacing it."""
 
     seen: Tensor
 
@@ -419,28 +430,28 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "two layers": two_layers,
     "dropout": with_dropout,
     "batch norm": with_batch_norm,
-    "a buffer changed in place": lambda: Counting(in_place=True),
-    "a buffer replaced": lambda: Counting(in_place=False),
+    "buffer changed in place": lambda: NonPersistentBuffer(in_place=True),
+    "buffer replaced": lambda: NonPersistentBuffer(in_place=False),
 }
 EVERYTHING = LocalOptimizer(0.1, 0.9, 0.01, 0.1)
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_a_local_round_does_not_depend_on_what_was_trained_before(name: str) -> None:
-    """No velocity, statistic, stream or buffer survives: neither of other clients nor of earlier rounds."""
+def test_local_round_is_independent_of_earlier_rounds(name: str) -> None:
+    """No velocity, statistic, stream or buffer of other clients or earlier rounds survives."""
     start = weights_of(seeded(MODELS[name]))
     alone = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING).train(work(start)).model
-    busy = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
-    busy.train(work(start, "a", 1))
-    busy.train(work(start, 3, 2))
-    assert same(busy.train(work(start)).model, alone)
+    used = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
+    used.train(work(start, "a", 1))
+    used.train(work(start, 3, 2))
+    assert same(used.train(work(start)).model, alone)
     again = TorchLearner(seeded(MODELS[name]), DATA, EVERYTHING)
     for _ in range(3):
         assert same(again.train(work(start)).model, alone)
 
 
-def test_the_optimiser_starts_afresh_in_every_round() -> None:
-    """Two rounds are two fresh optimisers, not one that goes on."""
+def test_optimiser_state_is_reset_in_every_round() -> None:
+    """Two rounds equal two fresh optimisers, not one optimiser that continues."""
     learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer(0.1, 0.9))
     first = learner.train(work(seeded(two_layers), batches=BATCHES[:2])).model
     second = learner.train(work(first, round_=2, batches=BATCHES[2:])).model
@@ -457,7 +468,7 @@ def test_the_optimiser_starts_afresh_in_every_round() -> None:
     assert not same(second, in_one_go)
 
 
-def test_what_a_learner_returns_is_its_own() -> None:
+def test_returned_and_given_weights_are_not_modified_by_later_rounds() -> None:
     learner = TorchLearner(seeded(two_layers), DATA, LocalOptimizer())
     start = weights_of(seeded(two_layers))
     kept = {name: array.copy() for name, array in start.items()}
@@ -485,13 +496,13 @@ def test_dropout_depends_on_the_stream_of_every_step(step: int) -> None:
     assert not same(learner.train(work(start)).model, learner.train(work(start, streams=other)).model)
 
 
-def test_equal_steps_drop_differently() -> None:
-    """Four steps on the same batch: with one mask for all of them the model would end elsewhere."""
+def test_repeated_batch_has_another_dropout_mask_in_each_step() -> None:
+    """Four steps on the same batch give another model than four steps with one mask."""
     start, batches = weights_of(seeded(with_dropout)), (BATCHES[0],) * 4
     learner = TorchLearner(seeded(with_dropout), DATA, LocalOptimizer())
     varied = learner.train(work(start, batches=batches)).model
-    stuck = learner.train(work(start, batches=batches, streams=(STREAMS[0],) * 4)).model
-    assert not same(varied, stuck)
+    repeated = learner.train(work(start, batches=batches, streams=(STREAMS[0],) * 4)).model
+    assert not same(varied, repeated)
 
 
 def test_every_client_round_and_step_has_its_own_stream() -> None:
@@ -503,23 +514,25 @@ def test_every_client_round_and_step_has_its_own_stream() -> None:
     assert len(streams) == len(set(streams)) == 36
 
 
-# -------------------------------------------------------------------------------------------------------------- failing
+# ------------------------------------------------------------------------------------------------------------- failures
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 @pytest.mark.parametrize("client", [3, "ward-7"])
-def test_a_loss_that_is_not_a_number_names_client_round_and_step(client: Any, value: float) -> None:
+def test_non_finite_loss_names_client_round_and_step(client: Any, value: float) -> None:
     bad = samples()
     bad[5] = (np.full(FEATURES, value, np.float32), 0)
     learner = TorchLearner(seeded(two_layers), FederatedData({client: bad}), LocalOptimizer())
     with pytest.raises(NonFiniteLoss, match=rf"client {client}, round 12, step 3\b") as raised:
         learner.train(work(seeded(two_layers), client, 12))
-    assert "--basis model-informed" in raised.value.hint, "erasing because of it is choosing by the draws"
+    assert "--basis model-informed" in raised.value.hint, (
+        "erasing a client because it failed is a choice informed by the draws"
+    )
     assert 'basis="model-informed"' in raised.value.hint
 
 
-def test_weights_that_overflow_in_the_last_step_are_not_handed_out() -> None:
-    """The loss of that step was a number: there is no next one to notice."""
+def test_weights_that_overflow_in_the_last_step_raise_non_finite_loss() -> None:
+    """The loss of that step is finite, and no later step would notice the overflow."""
     module = seeded(lambda: nn.Linear(FEATURES, CLASSES))
     large = FederatedData({3: {i: (100 * x, y) for i, (x, y) in samples().items()}})
     with pytest.raises(NonFiniteLoss, match="client 3, round 2, step 1"):
@@ -532,12 +545,12 @@ def test_batch_norm_on_a_batch_of_one_is_refused() -> None:
         learner.train(work(seeded(with_batch_norm), "a", 4, ((2,), (0,))))
 
 
-def test_group_norm_on_a_batch_of_one_is_fine() -> None:
+def test_group_norm_on_a_batch_of_one_is_accepted() -> None:
     module = nn.Sequential(nn.Linear(FEATURES, 4), nn.GroupNorm(2, 4), nn.Linear(4, CLASSES))
     TorchLearner(module, DATA, LocalOptimizer()).train(work(module, "a", 4, ((0,), (2,))))
 
 
-def test_samples_of_different_shape_are_refused_and_the_client_named() -> None:
+def test_samples_of_different_shape_are_refused_with_the_clients_name() -> None:
     module = nn.Linear(FEATURES, CLASSES)
     uneven = FederatedData({"a": {0: (np.zeros(FEATURES), 0), 1: (np.zeros(FEATURES + 1), 0)}})
     with pytest.raises(InvalidInput, match="client a differ in shape"):
@@ -560,34 +573,34 @@ def test_weights_are_copies_of_every_parameter_and_buffer() -> None:
 
 
 @pytest.mark.parametrize("other", [lambda: nn.Linear(FEATURES, CLASSES), lambda: nn.Sequential(nn.Linear(FEATURES, 4))])
-def test_weights_of_another_model_are_refused(other: Callable[[], nn.Module]) -> None:
+def test_weights_of_another_architecture_are_refused(other: Callable[[], nn.Module]) -> None:
     with pytest.raises(InvalidInput, match="not the one"):
         load_weights(seeded(two_layers), weights_of(other()))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e5m2])
-def test_a_type_that_cannot_be_stored_is_refused_and_named(dtype: torch.dtype) -> None:
+def test_unsupported_dtype_is_refused_by_name(dtype: torch.dtype) -> None:
     with pytest.raises(InvalidInput, match=r"'weight'.*" + str(dtype).replace(".", r"\.")):
         weights_of(nn.Linear(2, 2).to(dtype=dtype))
 
 
-def test_a_model_without_parameters_is_refused() -> None:
+def test_model_without_parameters_is_refused() -> None:
     with pytest.raises(InvalidInput, match="no parameters"):
         weights_of(nn.ReLU())
 
 
-def test_buffers_are_not_parameters() -> None:
+def test_parameter_names_exclude_buffers() -> None:
     names = parameter_names(with_batch_norm())
     assert names == {"0.weight", "0.bias", "1.weight", "1.bias", "2.weight", "2.bias"}
 
 
-def test_tied_parameters_have_both_names() -> None:
+def test_parameter_names_include_both_names_of_tied_weights() -> None:
     first, second = nn.Linear(3, 3), nn.Linear(3, 3)
     second.weight = first.weight
     assert parameter_names(nn.Sequential(first, second)) == {"0.weight", "0.bias", "1.weight", "1.bias"}
 
 
-def test_correct_predictions_are_counted() -> None:
+def test_count_correct_returns_correct_and_total() -> None:
     module = nn.Linear(2, 2, bias=False)
     weights: Weights = {"weight": np.eye(2, dtype=np.float32)}
     test = np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 1.0]]), np.array([0, 1, 1])
@@ -597,14 +610,14 @@ def test_correct_predictions_are_counted() -> None:
 SETTINGS = {"name": "mlp", "inputs": 4, "hidden": 3, "classes": 2}
 
 
-def test_an_initial_model_is_a_function_of_its_seed() -> None:
+def test_initial_model_is_a_function_of_its_seed() -> None:
     one, again, other = (weights_of(build_model(SETTINGS, numbered_seed(n))) for n in (1, 1, 2))
     assert same(one, again)
     assert not same(one, other)
     assert one["0.weight"].shape == (3, 4)
 
 
-def test_an_unknown_model_is_refused() -> None:
+def test_unknown_model_name_is_refused() -> None:
     with pytest.raises(PlanRefused, match="unknown model 'resnet'"):
         build_model({"name": "resnet"}, bytes(32))
 
@@ -618,7 +631,7 @@ def own_run(path: Path, data: Any = None) -> Run:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])
-def test_the_callers_generator_and_threads_are_as_they_were(scratch_path: Path, threads: int) -> None:
+def test_callers_generator_and_thread_count_are_restored(scratch_path: Path, threads: int) -> None:
     run = own_run(scratch_path / "run")
     torch.set_num_threads(threads)
     torch.manual_seed(123)
@@ -630,7 +643,7 @@ def test_the_callers_generator_and_threads_are_as_they_were(scratch_path: Path, 
         assert torch.rand(4).tolist() == expected
 
 
-def test_also_after_a_failure(scratch_path: Path) -> None:
+def test_callers_generator_and_thread_count_are_restored_after_a_failure(scratch_path: Path) -> None:
     bad = {k: {i: (np.full(FEATURES, np.nan, np.float32), 0) for i in range(3)} for k in range(2)}
     run = own_run(scratch_path / "run", bad)
     torch.set_num_threads(2)
@@ -643,15 +656,15 @@ def test_also_after_a_failure(scratch_path: Path) -> None:
     assert run.status().rounds_done == 0
 
 
-def test_making_a_model_leaves_the_callers_generator_alone() -> None:
+def test_building_a_model_does_not_use_the_callers_generator() -> None:
     torch.manual_seed(123)
     before = torch.get_rng_state()
     build_model(SETTINGS, bytes(32))
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_number_of_threads_does_not_change_a_run(scratch_path: Path) -> None:
-    """Nor does the callers' generator: a run is a function of its seeds."""
+def test_thread_count_and_callers_generator_do_not_change_a_run(scratch_path: Path) -> None:
+    """A run is a function of its seeds."""
     digests = set()
     for number, threads in enumerate((1, 2)):
         torch.set_num_threads(threads)

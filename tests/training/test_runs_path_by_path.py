@@ -1,4 +1,4 @@
-"""Forgetting is training without the data, byte for byte, with real models and through the files of a run."""
+"""Forgetting equals training without the data, byte for byte, with real models and the files of a run."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def everything() -> nn.Module:
 
 
 def fresh(make: Callable[[], nn.Module]) -> nn.Module:
-    """The same initial weights every time."""
+    """Make the module with the same initial weights every time."""
     torch.manual_seed(7)
     return make()
 
 
 def content(client: Any, sample: Any) -> tuple[np.ndarray, int]:
-    """The x and y of a sample: other for every client and sample."""
+    """The x and y of a sample, different for every client and sample."""
     blocks = reference_block(client) + reference_block(sample)
     generator = np.random.default_rng(list(blocks))
     return generator.normal(size=FEATURES).astype(np.float32), int(generator.integers(CLASSES))
@@ -88,7 +88,7 @@ def run_at(path: Path, erasure: Erasure, case: str, *, leave_out: list[Request] 
 
 
 def check(erasure: Erasure, case: str) -> None:
-    """The run that forgot and the run that never had the data, when the last request is met and at the end."""
+    """Compare the run that forgot with a run without the data, after the last request and at the end."""
     with scratch() as directory:
         forgets = run_at(directory / "forgets", erasure, case)
         last = 0
@@ -108,7 +108,7 @@ def check(erasure: Erasure, case: str) -> None:
 
 
 def check_withdrawn(run: Run, erasure: Erasure, case: str) -> None:
-    """Nobody is left: of all models only the initial one stays."""
+    """Every client has been erased, so only the initial model stays."""
     assert run.status().withdrawn
     with scratch() as directory:
         new = run_at(directory / "new", erasure, case)
@@ -129,7 +129,7 @@ def trainings(draw: st.DrawFn, case: str) -> Erasure:
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=4, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_forgetting_is_training_without_the_data(case: str, data: st.DataObject) -> None:
+def test_forgetting_equals_training_without_the_data(case: str, data: st.DataObject) -> None:
     check(data.draw(trainings(case)), case)
 
 
@@ -137,11 +137,11 @@ def test_forgetting_is_training_without_the_data(case: str, data: st.DataObject)
 @pytest.mark.parametrize("case", CASES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
-def test_forgetting_is_training_without_the_data_at_length(case: str, data: st.DataObject) -> None:
+def test_forgetting_equals_training_without_the_data_in_many_examples(case: str, data: st.DataObject) -> None:
     check(data.draw(trainings(case)), case)
 
 
-# ------------------------------------------------------------------------------------------------------------ by hand
+# ----------------------------------------------------------------------------------------------------- chosen examples
 
 WORLD: World = {0: (0, 1, 2, "x"), "ward-7": ("a", "b", 5), 7: (0, 1), "03": (3, 4, 5, 6)}
 STREAM = (
@@ -153,21 +153,21 @@ STREAM = (
 
 @pytest.mark.parametrize("keep", ["every", 2, "ends"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_stream_of_requests(case: str, keep: str | int) -> None:
+def test_stream_of_requests_equals_training_without_the_data(case: str, keep: str | int) -> None:
     check(Erasure(WORLD, Plan(2, 2, 2, 6, keep=keep), 11, STREAM), case)
 
 
-def test_a_client_emptied_sample_by_sample() -> None:
+def test_client_emptied_sample_by_sample_equals_training_without_it() -> None:
     stream = tuple((4, (Request(0, sample),)) for sample in WORLD[0])
     check(Erasure(WORLD, Plan(3, 2, 2, 6), 5, stream), "dropout")
 
 
-def test_everyone_in_turn() -> None:
+def test_all_clients_erased_one_by_one_leave_the_initial_model() -> None:
     check(Erasure(WORLD, Plan(2, 2, 2, 4), 5, tuple((3, (Request(client),)) for client in WORLD)), "plain")
 
 
-def test_the_data_may_be_gone_from_the_source_before_or_after(scratch_path: Path) -> None:
-    """What was asked to go is not looked at again, so both runs may be given the data or not."""
+def test_data_may_be_deleted_from_the_source_before_forget(scratch_path: Path) -> None:
+    """Forgetting does not read the erased samples, so it gives the same bytes with and without them."""
     plan, gone = Plan(2, 2, 2, 5, LocalOptimizer(0.1, 0.9)), [Request("ward-7", "b"), Request(7)]
     left = data_of(without(WORLD, gone))
     run = Run(scratch_path / "forgets", plan, model=fresh(dropout), data=data_of(WORLD), seed=3)
@@ -178,11 +178,11 @@ def test_the_data_may_be_gone_from_the_source_before_or_after(scratch_path: Path
     assert function_files(scratch_path / "forgets") == function_files(scratch_path / "never")
 
 
-@pytest.mark.parametrize("kind", [np.float64, np.int64], ids=["a double", "a number"])
-def test_a_sample_of_another_type_leaves_nothing_behind(scratch_path: Path, kind: Any) -> None:
-    """One y of another type would make a whole stack of that type; when the sample goes, that has to go too.
+@pytest.mark.parametrize("kind", [np.float64, np.int64], ids=["float64", "int64"])
+def test_erased_sample_of_another_dtype_leaves_no_trace(scratch_path: Path, kind: Any) -> None:
+    """One y of another dtype could change the dtype of its whole mini-batch, which must not outlive the sample.
 
-    Refusing samples of different types would do as well.
+    Refusing samples of different dtypes also passes.
     """
 
     def smooth(output: Tensor, wanted: Tensor) -> Tensor:
@@ -209,8 +209,8 @@ def test_a_sample_of_another_type_leaves_nothing_behind(scratch_path: Path, kind
     assert forgets == trained("never", clean)
 
 
-class Shelf(Dataset):
-    """A dataset that reads its samples from somewhere, one by one, and fails where there is nothing any more."""
+class DatasetWithDeletions(Dataset):
+    """A dataset that fails when a deleted sample is read."""
 
     def __init__(self, client: int) -> None:
         self.client = client
@@ -225,9 +225,9 @@ class Shelf(Dataset):
         return content(self.client, index)
 
 
-def test_an_erased_sample_is_never_read_again(scratch_path: Path) -> None:
-    """The index of a dataset is the id, so an erased sample leaves a hole that nobody may look into."""
-    data = {client: Shelf(client) for client in range(3)}
+def test_erased_sample_of_a_dataset_is_not_read_again(scratch_path: Path) -> None:
+    """The index in a dataset is the id, so an erased sample stays in the index range."""
+    data = {client: DatasetWithDeletions(client) for client in range(3)}
     run = Run(scratch_path / "run", Plan(3, 2, 2, 6), model=fresh(plain), data=data, seed=2)
     run.train(2)
     data[1].gone.add(3)
@@ -253,7 +253,7 @@ def digests(scratch_path: Path, case: str) -> tuple[str, str]:
     return forgets.state_digest(), never.state_digest()
 
 
-def test_without_forgetting_the_states_differ(scratch_path: Path) -> None:
+def test_runs_with_and_without_a_sample_differ(scratch_path: Path) -> None:
     erasure = Erasure(WORLD, Plan(2, 2, 2, 6), 11, STREAM)
     runs = [
         run_at(scratch_path / "has", erasure, "plain"),
@@ -264,7 +264,7 @@ def test_without_forgetting_the_states_differ(scratch_path: Path) -> None:
 
 
 def leaky_momentum(patch: pytest.MonkeyPatch) -> None:
-    """Velocities that outlive the round."""
+    """Velocities survive the round."""
     kept: dict[int, list[Tensor]] = {}
     real = TorchLearner._step
 
@@ -275,18 +275,18 @@ def leaky_momentum(patch: pytest.MonkeyPatch) -> None:
 
 
 def global_dropout(patch: pytest.MonkeyPatch) -> None:
-    """Dropout from wherever the global generator stands."""
+    """Dropout draws from the global generator."""
     patch.setattr(local_sgd, "start_stream", lambda _: None)
 
 
 @pytest.mark.parametrize(("wrong", "case"), [(leaky_momentum, "momentum, decay, prox"), (global_dropout, "dropout")])
-def test_a_wrong_variant_is_caught(
+def test_mutant_of_training_is_caught(
     wrong: Callable[[pytest.MonkeyPatch], None], case: str, scratch_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = digests(scratch_path / "right", case)
     assert right[0] == right[1]
     wrong(monkeypatch)
-    monkeypatch.setattr("fedforget.session.work.require_learner", lambda *_: None)  # which notices it beforehand
+    monkeypatch.setattr("fedforget.session.work.require_learner", lambda *_: None)  # it would refuse the mutant
     torch.manual_seed(1)
     differs = digests(scratch_path / "wrong", case)
     assert differs[0] != differs[1]

@@ -1,4 +1,4 @@
-"""A batch is a function of its samples alone, whether its client's samples fit one tensor or not."""
+"""A mini-batch is a function of its samples alone, whether or not the client's samples fit one tensor."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
 class Source:
-    """Samples, and a note of each that was read."""
+    """A source of samples that records every read."""
 
     def __init__(self, samples: Mapping[Id, Pair]) -> None:
         self.samples = samples
@@ -43,7 +43,7 @@ def bits(tensors: tuple[torch.Tensor, torch.Tensor]) -> tuple[Any, ...]:
 
 
 def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> LocalRound:
-    """One local round of these batches, of a client that has ``present``."""
+    """One local round with these mini-batches, of a client whose samples are ``present``."""
     rows = np.array([[present.index(sample) for sample in batch] for batch in batches], np.intp)
     return LocalRound(1, client, None, tuple(present), rows, (b"",) * len(batches))
 
@@ -53,7 +53,9 @@ def work(present: Sequence[Id], *batches: Sequence[Id], client: Id = "a") -> Loc
     floats=st.sampled_from([torch.float32, torch.float64]),
     data=st.data(),
 )
-def test_a_batch_is_the_same_whatever_else_its_client_has(types: list[Any], floats: torch.dtype, data: Any) -> None:
+def test_mini_batch_is_independent_of_the_other_samples_of_its_client(
+    types: list[Any], floats: torch.dtype, data: Any
+) -> None:
     samples: dict[Id, Pair] = {place: pair(place + 0.1, kind) for place, kind in enumerate(types)}
     batch = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
     other = tuple(sorted(data.draw(st.sets(st.sampled_from(sorted(samples)), min_size=1))))
@@ -73,8 +75,8 @@ def test_a_batch_is_the_same_whatever_else_its_client_has(types: list[Any], floa
 
 
 @pytest.mark.parametrize(("features", "at_once"), [(16, True), (32, True), (15, False), (2**18, False)])
-def test_batches_begin_where_a_copy_would(features: int, at_once: bool) -> None:
-    """A matrix product may add in another order elsewhere, so that a round cut in two would have other bits."""
+def test_mini_batches_are_aligned_and_contiguous(features: int, at_once: bool) -> None:
+    """At another alignment a matrix product may sum in another order, so a split round would have other bits."""
     samples: dict[Id, Pair] = {place: pair(place, shape=(features,)) for place in range(8)}
     batches = [(0, 5), (1, 3), (5, 7), (2, 4), (0, 6)]
     found = list(SampleCache(Source(samples), torch.float32).batches(work(range(8), *batches)))
@@ -87,7 +89,7 @@ def test_batches_begin_where_a_copy_would(features: int, at_once: bool) -> None:
     assert (len({x.untyped_storage().data_ptr() for x, _ in found}) == 1) is at_once
 
 
-def test_a_client_trains_again_without_reading_and_an_erased_sample_is_never_read_again() -> None:
+def test_cached_client_reads_nothing_and_an_erased_sample_is_not_read_again() -> None:
     source = Source({place: pair(place) for place in range(4)})
     cache = SampleCache(source, torch.float32)
     for _ in range(3):
@@ -99,7 +101,7 @@ def test_a_client_trains_again_without_reading_and_an_erased_sample_is_never_rea
     assert source.read == [0, 2, 3]
 
 
-def test_samples_of_other_shapes_are_refused_only_where_a_batch_mixes_them() -> None:
+def test_samples_of_different_shapes_are_refused_only_within_one_mini_batch() -> None:
     cache = SampleCache(Source({0: pair(0), 1: pair(1), 2: pair(2, shape=(4,))}), torch.float32)
     x, _ = next(cache.batches(work((0, 1, 2), (0, 1))))
     assert x.shape == (2, 3)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedforget.requests.lifecycle import Basis, Receipt
+
+if TYPE_CHECKING:
+    from fedforget.store.run_directory import OpenRun
 
 LAW_LOST = (
     "without --basis the guarantee drops to `path`, for this receipt and later ones; to avoid it, give --basis "
@@ -13,14 +16,11 @@ LAW_LOST = (
 )
 
 
-def has_law(run: Path) -> bool:
+def has_law(run: OpenRun) -> bool:
     """Return whether receipts of this run can currently guarantee equality in law."""
-    from fedforget.store import run_directory  # noqa: PLC0415
-
-    with run_directory.reading(run, only_idle=False) as opened:
-        return opened.server.seed_origin == "system" and not opened.record.book.tainted
+    return run.server.seed_origin == "system" and not run.record.book.tainted
 
 
-def costs_the_law(run: Path, receipts: Sequence[Receipt]) -> bool:
+def costs_the_law(run: OpenRun, receipts: Sequence[Receipt]) -> bool:
     """Return whether these requests have tainted the seeds, or will when they are carried out."""
     return not has_law(run) or any(r.is_open and r.basis != Basis.EXOGENOUS for r in receipts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,10 +37,9 @@ from fedforget.cli.planning import rho_warnings
 from fedforget.errors import InvalidInput, quoted
 from fedforget.planner.storage import kept_bytes
 from fedforget.requests.request_file import read_requests
-from fedforget.store import hints
-
-if TYPE_CHECKING:
-    from fedforget.run import Run
+from fedforget.session.status import status_of
+from fedforget.store import hints, run_directory
+from fedforget.store.run_directory import OpenRun
 
 log = logging.getLogger("fedforget")
 
@@ -82,6 +81,10 @@ def train(
     as_json: JsonOption = False,
 ) -> None:
     """Train a federation, or resume one. The same command again continues where it stopped."""
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.session.session import Session  # noqa: PLC0415
+    from fedforget.session.work import RoundOptions  # noqa: PLC0415
+
     options = PlanOptions(
         data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
         batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep, lr=lr, momentum=momentum,
@@ -91,21 +94,19 @@ def train(
     check_eval_every(eval_every)
     if out is not None and options.rounds is not None:
         goal_of(options.rounds, until_round)  # refuse before creating anything
-    opened = _opened_for_training(run, out, options, without, workforce(federation, workers, worker_timeout))
-    goal = goal_of(opened.plan.rounds, until_round)
-    before = opened.status()
-    if before.rounds_done == 0 < goal and not before.withdrawn and not as_json:
-        _announce_storage(opened, goal)
-    if recompute_all:
-        say_recomputed(before, as_json)
-    with progress("training", goal, start=before.rounds_done) as advance:
-        status = opened.train(
-            until_round,
-            on_round=advance,
-            eval_every=eval_every,
-            recompute_all=recompute_all,
-            accept_mixed=accept_mixed,
-        )
+    chosen = workforce(federation, workers, worker_timeout)
+    path, created = _started(run, out, options, without)
+    with run_directory.writing(path) as opened:
+        engine = engine_of(opened, chosen, instead=lambda: f"resume it with {hints.train(path)}")
+        before, goal = status_of(opened), goal_of(opened.file.plan.rounds, until_round)
+        if before.rounds_done == 0 < goal and not before.withdrawn and not as_json:
+            _announce_storage(opened, goal)
+        if recompute_all:
+            say_recomputed(before, as_json)
+        with progress("training", goal, start=before.rounds_done) as advance:
+            watched = RoundOptions.of(advance, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
+            with Session.on(opened, engine, watched, data_checked=created) as session:
+                status = session.train(goal)
     log.info("trained %s to round %d", status.run, status.rounds_done)
     warnings = rho_warnings(status.rho_s, status.rho_c)
     emit({**asdict(status), "warnings": warnings}, as_json, lambda: standing(asdict(status)))
@@ -120,30 +121,29 @@ def _require_supported(device: str) -> None:
         )
 
 
-def _opened_for_training(
-    run: Path | None, out: Path | None, options: PlanOptions, without: Path | None, chosen: dict[str, Any]
-) -> Run:
-    from fedforget.builtin import open_run, train_run  # noqa: PLC0415 (scikit-learn, torch)
+def _started(run: Path | None, out: Path | None, options: PlanOptions, without: Path | None) -> tuple[Path, bool]:
+    """Return the run to train, and whether it was created just now."""
+    from fedforget.builtin import start_run  # noqa: PLC0415 (scikit-learn, torch)
 
     if run is not None and out is None:
         said = options.given() + (["without"] if without else [])
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to resume")
-        return open_run(run, instead=f"resume it with {hints.train(run)}", **chosen)
+        return run, False
     if out is None or run is not None:
         raise InvalidInput("name exactly one run", hint="give --out for a new one, or the directory of one to resume")
-    return train_run(
+    return out, start_run(
         out,
         "digits" if options.data is None else options.data,
         60 if options.clients is None else options.clients,
         options.plan_for,
         seed=options.seed,
         without=read_requests(without) if without else [],
-        **chosen,
     )
 
 
-def _announce_storage(opened: Run, goal: int) -> None:
-    needed = kept_bytes(opened.plan, goal, opened.model_bytes())
-    say(f"keeping {opened.plan.kept_count(goal)} models: {needed / 1e6:.3g} MB in {opened.path / 'models'}")
+def _announce_storage(run: OpenRun, goal: int) -> None:
+    plan = run.file.plan
+    needed = kept_bytes(plan, goal, run.server.models.size_of_one())
+    say(f"keeping {plan.kept_count(goal)} models: {needed / 1e6:.3g} MB in {run.path / 'models'}")

@@ -13,6 +13,8 @@ import typer
 
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, LocalOptimizer, Plan, ServerOptimizer
 from fedforget.errors import InvalidInput, PlanRefused, quoted
+from fedforget.federation.pool import PATIENCE
+from fedforget.session.workforce import INLINE, POOL, Workforce
 
 Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
 Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
@@ -47,11 +49,10 @@ WorkerTimeout = Annotated[
 ]
 
 
-def workforce(federation: str | None, workers: int | None, timeout: float | None) -> dict[str, Any]:
-    """Return the arguments of ``Run`` for the worker processes. The default is the pool on Linux, else inline."""
-    default = "pool" if sys.platform == "linux" or workers is not None else "inline"
-    chosen = {"federation": federation or default, "workers": workers, "patience": timeout}
-    return {name: value for name, value in chosen.items() if value is not None}
+def workforce(federation: str | None, workers: int | None, timeout: float | None) -> Workforce:
+    """Check the options for the worker processes. The default is the pool on Linux, else inline."""
+    default = POOL if sys.platform == "linux" or workers is not None else INLINE
+    return Workforce(federation or default, workers, PATIENCE if timeout is None else timeout)
 
 
 @dataclass(slots=True)

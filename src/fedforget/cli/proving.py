@@ -11,9 +11,11 @@ import typer
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
 from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
+from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, quoted
 from fedforget.plots.picture import check_format
-from fedforget.store import hints
+from fedforget.session.workforce import Workforce
+from fedforget.store import hints, run_directory
 
 if TYPE_CHECKING:
     from fedforget.demo.story import Story
@@ -33,11 +35,13 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Derive all draws again, replay from round 0 on the remaining data, and compare every byte."""
-    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.evidence import replay  # noqa: PLC0415
 
-    opened = open_run(run, **workforce(federation, workers, worker_timeout))
-    with progress("replaying", opened.status().rounds_done) as advance:
-        found = opened.verify(on_round=advance)
+    with run_directory.reading(run, skip_seed_check=True) as opened:
+        engine = engine_of(opened, workforce(federation, workers, worker_timeout))
+        with progress("replaying", opened.server.rounds_done) as advance:
+            found = replay.verify(opened, engine, advance)
     facts = found.as_dict()
     shown = {key: value for key, value in facts.items() if key != "problems"}
     if found.draws_ok is None:
@@ -99,7 +103,7 @@ def demo(
     if plot is not None:
         check_format(plot)
     chosen = workforce(federation, workers, None)
-    story = run_demo(out, seed, say=(lambda _: None) if as_json else print, progress=progress, **chosen)
+    story = run_demo(out, seed, chosen, say=(lambda _: None) if as_json else print, progress=progress)
     if plot is not None:
         from fedforget.demo.plot import draw_story  # noqa: PLC0415 (matplotlib)
 
@@ -187,10 +191,11 @@ def doctor(
         )
 
 
-def _rebuilt(run: Path, chosen: dict[str, Any]) -> dict[str, Any]:
-    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
-    from fedforget.health.repair import rebuild  # noqa: PLC0415 (torch)
+def _rebuilt(run: Path, chosen: Workforce) -> dict[str, Any]:
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.health.repair import rebuild_files  # noqa: PLC0415 (torch)
 
-    opened = open_run(run, instead=f"rebuild it with {hints.rebuild(run)}", **chosen)
-    with progress("replaying", None) as advance:
-        return rebuild(opened, on_round=advance).as_dict()
+    with RunLock(run), run_directory.reading(run, only_idle=False) as opened:
+        engine = engine_of(opened, chosen, instead=lambda: f"rebuild it with {hints.rebuild(run)}")
+        with progress("replaying", None) as advance:
+            return rebuild_files(opened, engine, advance).as_dict()

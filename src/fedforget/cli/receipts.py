@@ -12,6 +12,7 @@ from fedforget.cli.app import app
 from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
 from fedforget.cli.output import JsonOption, emit, pairs, progress, say
 from fedforget.errors import InvalidInput, ReceiptRefused
+from fedforget.store import run_directory
 
 receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
@@ -33,7 +34,8 @@ def show(
 ) -> None:
     """Write the signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
     from fedforget.disk.files import require_place, write_durably  # noqa: PLC0415
-    from fedforget.evidence.receipts.statement import issue, taint_note  # noqa: PLC0415
+    from fedforget.evidence.receipts.check import taint_note  # noqa: PLC0415
+    from fedforget.evidence.receipts.issue import issue  # noqa: PLC0415
 
     if out is not None and out.resolve().is_relative_to(run.resolve()):
         raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
@@ -62,18 +64,17 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check a receipt offline; with the run, also against its record, and by replaying the rounds it is about."""
-    from fedforget.evidence.receipts.receipt_key import read_public_key  # noqa: PLC0415
-    from fedforget.evidence.receipts.statement import check  # noqa: PLC0415
+    from fedforget.evidence.receipts.check import check_with_run, read_receipt  # noqa: PLC0415
 
     if sample_rounds is not None and (sample_rounds < 0 or run is None):
         raise InvalidInput("--sample-rounds needs --run and a number from 0", hint="give both")
-    found = check(file, read_public_key(key))
+    found = read_receipt(file, key)
     if run is not None:
-        from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
+        from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
 
-        opened = open_run(run, **workforce(federation, workers, worker_timeout))
-        with progress("replaying", None) as advance:
-            opened.check_receipt(found, sample_rounds=sample_rounds, on_round=advance)
+        with run_directory.reading(run) as opened, progress("replaying", None) as advance:
+            engine = engine_of(opened, workforce(federation, workers, worker_timeout))
+            check_with_run(found, opened, engine, sample_rounds, advance)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]
     shown = {

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedforget.algorithm.forget import Request
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import LAW_LOST, costs_the_law, has_law
 from fedforget.cli.options import AcceptMixed, EvalEvery, Federation, RecomputeAll, Workers, WorkerTimeout, workforce
@@ -22,7 +25,15 @@ from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
 from fedforget.requests.policy import BATCH, Policy
 from fedforget.requests.request_file import read_requests
-from fedforget.store import hints
+from fedforget.session import deferral
+from fedforget.session.preview import preview
+from fedforget.session.status import status_of
+from fedforget.session.workforce import Workforce
+from fedforget.store import hints, run_directory
+from fedforget.store.run_directory import OpenRun
+
+if TYPE_CHECKING:
+    from fedforget.session.session import Session
 
 log = logging.getLogger("fedforget")
 
@@ -75,27 +86,59 @@ def forget(
     submission = Submission.of(
         tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
     )
-    before = has_law(run)
-    receipts = _deferred(run, submission, defer)
-    if receipts is None:
-        receipts = _carried_out(
-            run, workforce(federation, workers, worker_timeout), as_json=as_json,
-            requests=requests, basis=submission.basis, new_seed=new_seed, deadline=deadline,
-            idempotency_key=idempotency_key, eval_every=eval_every, recompute_all=recompute_all,
-            accept_mixed=accept_mixed,
-        )  # fmt: skip
+    chosen = workforce(federation, workers, worker_timeout)
+    with deferral.opened_for(run, submission, defer=defer) as (opened, take):
+        before = has_law(opened)
+        if take is not None:
+            receipts = take(opened, submission)
+        else:
+            with _session(
+                opened, "forgetting", partial(_instead, opened, submission), chosen, as_json=as_json,
+                eval_every=eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed,
+            ) as session:  # fmt: skip
+                receipts = session.forget(submission)
+        law_lost = basis is None and before and costs_the_law(opened, receipts)
+        digest = opened.server.model_digest() if len(opened.server.roster) else None
     done = [receipt for receipt in receipts if not receipt.is_open]
     log.info("carried out %d requests, accepted %d more, on %s", len(done), len(receipts) - len(done), run)
-    _show(run, receipts, as_json)
-    if basis is None and before and costs_the_law(run, receipts):
+    _show(run, receipts, digest, as_json)
+    if law_lost:
         warn(LAW_LOST)
 
 
-def _deferred(run: Path, submission: Submission, defer: bool) -> list[Receipt] | None:
-    """Accept requests to be carried out later, without model and data; None if they are to be carried out now."""
-    from fedforget.session import deferral  # noqa: PLC0415
+@contextlib.contextmanager
+def _session(
+    run: OpenRun,
+    title: str,
+    instead: Callable[[], str] | None,
+    chosen: Workforce,
+    *,
+    as_json: bool,
+    eval_every: int | None,
+    recompute_all: bool,
+    accept_mixed: bool,
+    all_data: bool = False,
+) -> Iterator[Session]:
+    """Start work on an open run with progress, from its plan and the built-in data alone."""
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.session.session import Session  # noqa: PLC0415
+    from fedforget.session.work import RoundOptions  # noqa: PLC0415
 
-    return deferral.defer(run, submission) if defer or deferral.collects(run, submission) else None
+    engine = engine_of(run, chosen, all_data=all_data, instead=instead)
+    if recompute_all:
+        say_recomputed(status_of(run), as_json)
+    with progress(title, run.server.rounds_done) as advance:
+        options = RoundOptions.of(advance, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
+        with Session.on(run, engine, options) as session:
+            yield session
+
+
+def _instead(run: OpenRun, submission: Submission) -> str:
+    """Return what to do on a run whose model and data are the user's own."""
+    if submission.new_seed:
+        return f"use {hints.forget(run.path)}"
+    command = f"fedforget forget {run.path} --defer {_options_for(submission.requests)}"
+    return f"submit it with `{command}` now, and carry it out with {hints.run_pending(run.path)}"
 
 
 def _options_for(requests: Sequence[Request]) -> str:
@@ -106,26 +149,7 @@ def _options_for(requests: Sequence[Request]) -> str:
     return f"--client {client}" + ("" if requests[0].sample is None else f" --sample {sample}")
 
 
-def _carried_out(run: Path, chosen: Mapping[str, Any], as_json: bool, **asked: Any) -> list[Receipt]:
-    from fedforget.builtin import open_run  # noqa: PLC0415 (torch)
-
-    command = f"fedforget forget {run} --defer {_options_for(asked['requests'])}"
-    instead = f"submit it with `{command}` now, and carry it out with {hints.run_pending(run)}"
-    if asked["new_seed"]:
-        instead = f"use {hints.forget(run)}"
-    opened = open_run(run, instead=instead, **chosen)
-    before = opened.status()
-    if asked["recompute_all"]:
-        say_recomputed(before, as_json)
-    with progress("forgetting", before.rounds_done) as advance:
-        return opened.forget(on_round=advance, **asked)
-
-
-def _show(run: Path, receipts: Sequence[Receipt], as_json: bool) -> None:
-    from fedforget.store import run_directory  # noqa: PLC0415
-
-    with run_directory.reading(run, only_idle=False) as opened:
-        digest = opened.server.model_digest() if len(opened.server.roster) else None
+def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: bool) -> None:
     waiting = [receipt for receipt in receipts if receipt.is_open]
 
     def text() -> str:
@@ -171,9 +195,6 @@ def _from_file(path: Path) -> list[Request]:
 
 
 def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool) -> None:
-    from fedforget.session.preview import preview  # noqa: PLC0415
-    from fedforget.store import run_directory  # noqa: PLC0415
-
     with run_directory.reading(run, only_idle=False) as opened:
         cost = preview(opened, requests)
         steps = opened.server.rounds_done * opened.file.plan.local_steps
@@ -202,22 +223,14 @@ def run_pending(
     as_json: JsonOption = False,
 ) -> None:
     """Carry out all pending requests with a single rewind; under the policy `batch` only once they are due."""
-    from fedforget.builtin import open_run  # noqa: PLC0415
-
-    instead = f"carry them out with {hints.run_pending(run)}"
-    opened = open_run(run, instead=instead, **workforce(federation, workers, worker_timeout))
-    before = opened.status()
-    if recompute_all:
-        say_recomputed(before, as_json)
-    with progress("forgetting", before.rounds_done) as advance:
-        receipts = opened.run_pending(
-            everything=everything,
-            on_round=advance,
-            eval_every=eval_every,
-            recompute_all=recompute_all,
-            accept_mixed=accept_mixed,
-        )
-    status = opened.status()
+    chosen = workforce(federation, workers, worker_timeout)
+    with run_directory.writing(run) as opened:
+        with _session(
+            opened, "forgetting", lambda: f"carry them out with {hints.run_pending(run)}", chosen, as_json=as_json,
+            eval_every=eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed,
+        ) as session:  # fmt: skip
+            receipts = session.run_pending(everything=everything)
+        status = status_of(opened)
     facts: dict[str, Any] = {
         "receipts": [receipt.as_dict() for receipt in receipts],
         "recomputed_steps": sum({receipt.batch_id: receipt.recomputed_steps or 0 for receipt in receipts}.values()),
@@ -248,9 +261,8 @@ def cancel(
     as_json: JsonOption = False,
 ) -> None:
     """Cancel a pending request."""
-    from fedforget.session import deferral  # noqa: PLC0415
-
-    receipt = deferral.cancel(run, request, basis)
+    with run_directory.writing(run) as opened:
+        receipt = deferral.cancel(opened, request, basis)
     emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
 
 
@@ -262,15 +274,15 @@ def policy(
     as_json: JsonOption = False,
 ) -> None:
     """Show or set when requests are carried out: immediately, or collected for a window and carried out together."""
-    from fedforget.session import deferral  # noqa: PLC0415
-    from fedforget.store import run_directory  # noqa: PLC0415
-
-    if name is not None:
-        deferral.set_policy(run, Policy.of_days(name, window))
-    elif window is not None:
+    if name is None and window is not None:
         raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
-    with run_directory.reading(run, only_idle=False) as opened:
-        chosen = opened.record.policy
+    if name is None:
+        with run_directory.reading(run, only_idle=False) as opened:
+            chosen = opened.record.policy
+    else:
+        chosen = Policy.of_days(name, window)
+        with run_directory.writing(run) as opened:
+            opened.record.set_policy(chosen)
     days = chosen.window / timedelta(days=1)
     facts = {"policy": chosen.name, "window_days": days}
     emit(facts, as_json, lambda: f"{chosen.name}, window of {days:g} days" if chosen.collects else chosen.name)
@@ -294,18 +306,17 @@ def add(
     as_json: JsonOption = False,
 ) -> None:
     """Add samples and clients of the dataset, exactly: as if they had been there from the beginning."""
-    from fedforget.builtin import open_run  # noqa: PLC0415
-
     targets = _from_file(file)
-    opened = open_run(run, all_data=True, **workforce(federation, workers, worker_timeout))
-    before = opened.status()
-    if recompute_all:
-        say_recomputed(before, as_json)
-    with progress("learning", before.rounds_done) as advance:
-        status = opened.add(
-            targets, returning=returning, seed=seed, basis=basis, on_round=advance, eval_every=eval_every,
-            recompute_all=recompute_all, accept_mixed=accept_mixed,
-        )  # fmt: skip
+    require_basis(basis)
+    chosen = workforce(federation, workers, worker_timeout)
+    with (
+        run_directory.writing(run) as opened,
+        _session(
+            opened, "learning", None, chosen, as_json=as_json, eval_every=eval_every, recompute_all=recompute_all,
+            accept_mixed=accept_mixed, all_data=True,
+        ) as session,
+    ):  # fmt: skip
+        status = session.add(targets, returning=returning, seeds=SeedSource.of_person(seed), basis=basis)
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
     emit(facts, as_json, lambda: pairs(facts))
 
@@ -317,12 +328,12 @@ def forget_record(
     as_json: JsonOption = False,
 ) -> None:
     """Destroy the key of the record: afterwards no request can be linked to a client or sample."""
-    from fedforget.session import deferral  # noqa: PLC0415
-
     if not yes:
         raise InvalidInput(
             "a repeated request for erased data will no longer find its receipt, and this cannot be undone",
             hint="add --yes if that is what you want",
         )
-    deferral.forget_record(run)
+    with run_directory.writing(run) as opened:
+        deferral.accept_inbox(opened)
+        opened.record.forget_itself()
     emit({"record_forgotten": True}, as_json, lambda: "the record's key is destroyed")

@@ -13,11 +13,12 @@ from typing import Any
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer, Plan
-from fedforget.builtin import train_run
+from fedforget.builtin import open_run, start_run
 from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput
 from fedforget.requests.lifecycle import Basis
 from fedforget.run import Run
+from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
 
 CLIENTS = 60
@@ -108,7 +109,9 @@ def _nearest(uses: Any, share: float) -> Any:
     return min((key for key, step in uses.items() if step), key=lambda key: abs(uses[key] - share * PLAN.steps))
 
 
-def run_demo(out: Path | None, seed: int, say: Callable[[str], None], progress: Progress, **workforce: Any) -> Story:
+def run_demo(
+    out: Path | None, seed: int, workforce: Workforce, *, say: Callable[[str], None], progress: Progress
+) -> Story:
     """Train a run that forgets and a run that never had the data, and return both results."""
     with _directory(out) as directory:
         say(f"training {PLAN.rounds} rounds ({PLAN.steps} steps) on the digits of {CLIENTS} clients")
@@ -139,8 +142,9 @@ def run_demo(out: Path | None, seed: int, say: Callable[[str], None], progress: 
         )
 
 
-def _trained(path: Path, seed: int, progress: Progress, without: Iterable[Request], workforce: dict[str, Any]) -> Run:
-    run = train_run(path, "digits", CLIENTS, lambda _: PLAN, seed=seed, without=list(without), **workforce)
+def _trained(path: Path, seed: int, progress: Progress, without: Iterable[Request], workforce: Workforce) -> Run:
+    start_run(path, "digits", CLIENTS, lambda _: PLAN, seed=seed, without=list(without))
+    run = open_run(path, workforce)
     with progress("training", PLAN.rounds) as advance:
         run.train(on_round=advance, eval_every=1)
     return run

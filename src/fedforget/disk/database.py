@@ -39,8 +39,11 @@ class Database:
         self.path = path
         self._schema, self._version = schema, version
         self.behind: WriteBehind | None = None
+        self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
+        self.changed = create  # since it was opened or rebuilt
         self._writing = create
         self._bound: read_only.Bound | None = None
+        self._live: sqlite3.Connection | None = None  # the file's connection, while changes are staged in memory
         with self.errors():
             if create:
                 self._connection = _create(path, schema, version)
@@ -58,6 +61,25 @@ class Database:
         self._writing, self._bound = True, None
         with self.errors():
             self._connection = _connect(self.path)
+
+    @property
+    def is_writing(self) -> bool:
+        """Whether the file is open for writing."""
+        return self._writing
+
+    def _require_writing(self) -> None:
+        if not self._writing and self.before_first_write is not None:
+            self.before_first_write()
+
+    def stage_changes(self) -> None:
+        """Continue on a copy in memory that ``close_canonical`` writes in place of the file.
+
+        Everything changed from now on becomes durable in that one step, together with the canonical form.
+        """
+        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        with self.errors():
+            self._connection.backup(copy)
+        self._live, self._connection = self._connection, copy
 
     def make_private(self) -> None:
         """Continue on a copy in memory. Changes never reach the file."""
@@ -95,6 +117,7 @@ class Database:
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """Run the block as one transaction, after flushing all pending writes."""
+        self._require_writing()
         if self.behind is not None:
             self.behind.flush()
         with self.errors():
@@ -111,7 +134,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
-        if self._writing and self._log_size() > _FOLD_AT:
+        if self._writing and self._live is None and self._log_size() > _FOLD_AT:
             self.fold()
 
     def _log_size(self) -> int:
@@ -128,15 +151,20 @@ class Database:
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of changed rows."""
+        self._require_writing()
+        self.changed = True
         with self.errors():
             return self._connection.execute(sql, values).rowcount
 
     def run_many(self, sql: str, values: Iterable[Sequence[Any]]) -> None:
+        self._require_writing()
+        self.changed = True
         with self.errors():
             self._connection.executemany(sql, values)
 
     def write(self, job: Callable[[], None]) -> None:
         """Run a job that writes to this database: on the write-behind thread if there is one, else now."""
+        self._require_writing()
         if self.behind is None:
             job()
         else:
@@ -148,19 +176,22 @@ class Database:
         This is the only place where the file changes while the run is open for writing. It waits for readers, so that
         none sees a half-written file. Callers use it for data that exists nowhere else and must not depend on a log.
         """
+        if not self._writing:
+            return
         with exclusive_section(self.path.parent), self.errors():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-    def rebuild(self) -> None:
-        """Rewrite the file in canonical form and continue writing."""
-        with exclusive_section(self.path.parent):
-            self.close_canonical()
-            with self.errors():
-                self._connection = _connect(self.path)
 
     def close(self) -> None:
         """Close without rebuilding. The next opening recovers a log that is left."""
         self._connection.close()
+        if self._live is not None:
+            self._live.close()
+
+    def reopen(self) -> None:
+        """Open the file for reading again, after this process has closed it in canonical form."""
+        with self.errors():
+            self._connection = read_only.reopened(self.path)
+        self._writing = self.changed = False
 
     def canonical_bytes(self) -> bytes:
         """Return the bytes that closing would write: the file rebuilt from its content alone."""
@@ -175,10 +206,11 @@ class Database:
         """Checkpoint the log, rebuild the file from its content alone, and close."""
         with storage_errors(self.path), self.errors():
             try:
-                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                (self._live or self._connection).execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 rebuilt = self._rebuilt()
             finally:
-                self._connection.close()
+                self.close()
+                self._live = None
         with storage_errors(self.path):
             sync_directory(self.path.parent)  # the log's removal must be durable before the file is replaced
             rebuilt.replace(self.path)

@@ -94,6 +94,11 @@ def private(path: Path) -> sqlite3.Connection:
     return _open(path, _image(door, path) or bytearray(door.read(path.name, LARGEST_IMAGE)))
 
 
+def reopened(path: Path) -> sqlite3.Connection:
+    """Open a database that this process has just written and closed."""
+    return _open(path, None)
+
+
 def _image(door: Door, path: Path) -> bytearray | None:
     """Return the database with the commits of its log applied, or None if there are none."""
     if not door.size(path.name + wal.SUFFIX):

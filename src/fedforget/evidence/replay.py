@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import OnRound, Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
@@ -17,12 +18,13 @@ from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.disk.files import digest
-from fedforget.errors import DataChanged, RunDamaged, shown
+from fedforget.errors import DataChanged, RunDamaged
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.store import record_audit
+from fedforget.store.checks import seed_problems
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
-from fedforget.training.environment import arithmetic
+from fedforget.training.environment import arithmetic, numeric_environment
 
 Reach = Callable[[ClientMemory, Callable[[], dict[Id, int]]], AbstractContextManager[Federation]]
 
@@ -57,19 +59,32 @@ class Verification:
         return {"ok": self.ok, **asdict(self)}
 
 
-def verify(
-    run: OpenRun,
-    data: FederatedData,
-    reach: Reach,
-    aggregate: Aggregator,
-    *,
-    here: Mapping[str, str],
-    on_round: Callable[[int], None] | None = None,
-) -> Verification:
-    """Check seeds, chain, data and model files, then replay the run and compare.
+class Replayer(Protocol):
+    """What trains a run's clients again. ``session.engine.Engine`` is one."""
 
-    ``reach`` makes a federation from a client memory; ``here`` describes the replaying environment.
-    """
+    @property
+    def data(self) -> FederatedData: ...
+
+    def federation(
+        self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]
+    ) -> AbstractContextManager[Federation]: ...
+
+    def aggregator(self) -> Aggregator: ...
+
+    def computing(self) -> AbstractContextManager[None]:
+        """Fix the modes and random streams for the block."""
+
+    def check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None: ...
+
+
+def verify(run: OpenRun, engine: Replayer, on_round: Callable[[int], None] | None = None) -> Verification:
+    """Check seeds, chain, data and model files, then replay the run and compare."""
+    with engine.computing():
+        return _verify(run, engine, on_round)
+
+
+def _verify(run: OpenRun, engine: Replayer, on_round: Callable[[int], None] | None) -> Verification:
+    here, reach = numeric_environment(), engine.federation
     trained = run.record.environments.of_rounds(run.server.rounds_done)
     kinds = {arithmetic(each.environment) for each in trained}
     found = Verification(seeds_tainted=run.record.book.tainted, environments=len(kinds))
@@ -84,28 +99,20 @@ def verify(
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)
-    _check_data(run, data, found)
+    _check_data(run, engine.data, found)
     _check_models(run, found)
     if found.data_ok and found.models_ok:
-        _replay(run, reach, aggregate, found, same_environment, on_round)
+        _replay(run, reach, engine.aggregator(), found, same_environment, on_round)
     else:
         found.bitwise_equal = False
     return found
 
 
 def _check_seeds(run: OpenRun, present: Sequence[Presence], found: Verification) -> None:
-    if run.server.seed.commitment != run.file.server_commitment:
-        found.seeds_ok = False
-        found.problems.append("the server's seed is not the one the plan is committed to")
-    commitments, answers = run.server.commitments(), {answer.client: answer.commitment for answer in present}
-    if answers.keys() != commitments.keys():
-        found.seeds_ok = False
-        found.problems.append("the clients' memory and the server's roster name different clients")
-        return
-    for client, commitment in commitments.items():
-        if answers[client] != commitment:
-            found.seeds_ok = False
-            found.problems.append(f"the seed of client {shown(client)} is not the one it is committed to")
+    answers = {answer.client: answer.commitment for answer in present}
+    problems = list(seed_problems(run.server, run.clients, run.file.server_commitment, answers))
+    found.seeds_ok = not problems
+    found.problems += problems
 
 
 def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
@@ -183,11 +190,7 @@ def _comparing(
 
 
 def replay_rounds(
-    run: OpenRun,
-    reach: Reach,
-    aggregate: Aggregator,
-    rounds: Sequence[int],
-    on_round: Callable[[int], None] | None = None,
+    run: OpenRun, engine: Replayer, rounds: Sequence[int], on_round: Callable[[int], None] | None = None
 ) -> tuple[int, list[str]]:
     """Replay single rounds, each from the kept state before it to the kept state at or after it.
 
@@ -201,8 +204,8 @@ def replay_rounds(
             continue
         start, stop = run.server.kept_at_or_before(wanted - 1), min(r for r in kept if r >= wanted)
         memory, clients = memory_from(run, start), clients_of(run)
-        with reach(clients, clients.sizes) as federation:
-            learn(replaying_server(run, memory, federation, aggregate), stop, after)
+        with engine.federation(clients, clients.sizes) as federation:
+            learn(replaying_server(run, memory, federation, engine.aggregator()), stop, after)
         if digest(encode(memory.load(stop))) != kept[stop]:
             problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
         trained, known = trained + stop - start, stop

@@ -13,25 +13,17 @@ from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-from fedforget.disk.database import Database
 from fedforget.disk.door import Door
-from fedforget.disk.files import digest
 from fedforget.disk.read_only import LARGEST_IMAGE
-from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest, shown
+from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
 from fedforget.requests.inbox import Inbox
-from fedforget.store import client_store, hints, plan_file, record, record_audit, server_store
-from fedforget.store.client_store import ClientStore
-from fedforget.store.crash_check import require_whole
+from fedforget.store import hints, plan_file, record_audit
+from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
-from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.row_checks import validate_clients, validate_record, validate_server
-from fedforget.store.run_directory import digest_of, logs_beside, seal_mismatch
-from fedforget.store.seals import OWN_SEAL
-from fedforget.store.server_store import ServerStore
 
 _MACHINE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
@@ -58,56 +50,28 @@ class Examination:
 
     def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
         self._path = path
-        self._opened = opened
-        self._trail: Record | None = None
-        self._seals: dict[str, str] = {}  # empty after a crash, and if the record is damaged
-        self._plan: PlanFile | None = None
-        self._server: ServerStore | None = None
-        self._clients: ClientStore | None = None
+        self._parts = Parts(path, opened)
 
     def checks(self) -> Iterator[Check]:
-        trail = _examined(RECORD, self._examine_record, _LOST_RECORD)
-        plan = _examined(plan_file.NAME, self._examine_plan, _LOST_PLAN)
-        server = _examined(SERVER, self._examine_server, _LOST_SERVER)
-        if self._server is not None:  # it holds the digest of the plan
-            plan = _examined(plan_file.NAME, self._examine_plan, _LOST_PLAN)
-        clients = _examined(CLIENTS, self._examine_clients, _LOST_CLIENTS)
-        files = [plan, server, clients, trail]
-        yield from files
-        if trail.ok and self._trail is not None and self._seals:
-            untouched = partial(self._compare_bytes, self._trail)
+        found: dict[str, Check] = {}
+        for fact in self._parts.facts(seeds_when_sealed=True):
+            if fact.name not in found or found[fact.name].ok:
+                found[fact.name] = _examined(fact.name, fact.look, _REMEDIES[fact.name])
+        yield from found.values()
+        whole = all(check.ok for name, check in found.items() if name in _FILES)
+        trail = self._parts.record
+        if trail is not None and self._parts.sealed:
             yield _examined(
                 f"{RECORD}, every byte",
-                untouched,
+                partial(self._compare_bytes, trail),
                 f"its content is intact: {hints.train(self._path)} writes the file anew",
             )
-        if self._server is not None and self._clients is not None:
-            yield _examined("seeds", partial(self._examine_seeds, self._server, self._clients), _LOST_SEEDS)
-            if self._trail is not None and not self._seals and all(check.ok for check in files):
-                whole = partial(_fits_together, self._server, self._clients, self._trail)
-                yield _examined("what a crash left", whole, _LOST_COMMITS)
-        yield from self._models(replayable=all(check.ok for check in files))
-        if self._trail is not None:
-            yield _examined("event chain", partial(_chain, self._trail), f"the record was altered: {_LOST_RECORD}")
-            yield self._requests(self._trail)
+        yield from self._models(replayable=whole)
+        if trail is not None:
+            yield _examined("event chain", partial(_chain, trail), f"the record was altered: {_LOST_RECORD}")
+            yield self._requests(trail)
         yield from self._receipt_key()
         yield from self._inbox()
-
-    # Databases and plan
-
-    def _examine_record(self) -> str:
-        trail = Record(self._database(RECORD, record.SCHEMA))
-        validate_record(trail.database)
-        self._trail = trail
-        seals = trail.seals.all()
-        if seals and (logs := logs_beside(self._path)):
-            raise RunDamaged(f"{self._path / RECORD} has lost commits: it does not know of {logs[0]}")
-        if seals and seals.get(OWN_SEAL) != trail.seals.content_digest():
-            raise self._unlike_its_seal(RECORD)
-        if seals and not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
-            raise RunDamaged(seal_mismatch(self._path))
-        self._seals = seals
-        return self._size(RECORD)
 
     def _compare_bytes(self, trail: Record) -> str:
         """Compare the record with its canonical form: its seal covers only its content, not the bytes around it."""
@@ -120,75 +84,16 @@ class Examination:
             )
         return "as it was written"
 
-    def _examine_plan(self) -> str:
-        self._plan, path = PlanFile.read(self._path), self._path / plan_file.NAME
-        if self._server is not None and self._server.plan_digest != digest(plan_file.read_bytes(self._path)):
-            changing = self._trail is not None and self._trail.batches.pending()  # new seeds change the plan file
-            if not changing:
-                raise RunDamaged(f"{path} is not the plan this run began with")
-        return f"{self._plan.plan.rounds} rounds"
-
-    def _examine_server(self) -> str:
-        database = self._sealed(SERVER, server_store.SCHEMA)
-        if self._plan is not None:
-            validate_server(database, self._plan.plan)
-            self._server = ServerStore(database, ModelFiles(self._path / MODELS), self._plan.plan)
-        return self._size(SERVER)
-
-    def _examine_clients(self) -> str:
-        database = self._sealed(CLIENTS, client_store.SCHEMA)
-        validate_clients(database)
-        self._clients = ClientStore(database)
-        return self._size(CLIENTS)
-
-    def _examine_seeds(self, server: ServerStore, clients: ClientStore) -> str:
-        """Compare the seeds with their commitments, which also works without seals after a crash."""
-        if self._trail is not None and self._trail.batches.pending():
-            return "not compared: a request is under way"
-        if self._plan is not None and server.seed.commitment != self._plan.server_commitment:
-            raise RunDamaged(f"the seed in {self._path / SERVER} is not the one the plan is committed to")
-        committed, held = server.commitments(), clients.commitments()
-        for client in committed.keys() | held.keys():
-            if committed.get(client) != held.get(client):
-                raise RunDamaged(
-                    f"the seed of client {shown(client)} in {self._path / CLIENTS} is not the one that "
-                    f"{self._path / SERVER} says it is committed to"
-                )
-        return "as committed to"
-
-    def _sealed(self, name: str, schema: str) -> Database:
-        """Open a database if it matches its seal; SQLite never opens a torn one."""
-        if self._seals and Door(self._path).status(name) and digest_of(self._path, name) != self._seals.get(name):
-            raise self._unlike_its_seal(name)
-        return self._database(name, schema)
-
-    def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
-        """Return whether a database matches its seal. A missing one counts as matching: opening it reports that."""
-        try:
-            return Door(self._path).status(name) is None or digest_of(self._path, name) == seals.get(name)
-        except RunDamaged:
-            return False
-
-    def _database(self, name: str, schema: str) -> Database:
-        database = Database(self._path / name, schema)
-        self._opened.callback(database.close)
-        return database
-
-    def _unlike_its_seal(self, name: str) -> RunDamaged:
-        return RunDamaged(f"{self._path / name} is damaged: it is not what it was when the run was last closed")
-
-    def _size(self, name: str) -> str:
-        return f"{Door(self._path).size(name)} bytes"
-
     # Models
 
     def _models(self, *, replayable: bool) -> Iterator[Check]:
-        if self._server is None:
+        server = self._parts.server
+        if server is None:
             yield from self._models_by_name()
             return
-        kept, start = self._server.kept(), None
+        kept, start = server.kept(), None
         for round_, name in kept.items():
-            check = _examined(f"model of round {round_}", partial(_whole, self._server.models, name), "")
+            check = _examined(f"model of round {round_}", partial(_whole, server.models, name), "")
             if check.ok:
                 start = round_
                 continue
@@ -211,7 +116,7 @@ class Examination:
 
     def _receipt_key(self) -> Iterator[Check]:
         private, public = (self._path / name for name in receipt_key.NAMES)
-        known = None if self._trail is None else self._trail.receipt_key
+        known = None if self._parts.record is None else self._parts.record.receipt_key
         if not any(map(os.path.lexists, (private, public))) and known is None:
             yield Check(PRIVATE_KEY, True, "none was made yet")
             return
@@ -276,6 +181,16 @@ _ODD_PAIR = (
     "restore both halves from a backup: neither shows which one is right; a receipt issued earlier verifies with the "
     "right public key; to sign with a new one, `fedforget receipt show --new-key`"
 )
+_FILES = (plan_file.NAME, SERVER, CLIENTS, RECORD)
+_REMEDIES = {
+    plan_file.NAME: _LOST_PLAN,
+    MODELS: "restore it from a backup, with the models that were in it",
+    SERVER: _LOST_SERVER,
+    CLIENTS: _LOST_CLIENTS,
+    RECORD: _LOST_RECORD,
+    SEEDS: _LOST_SEEDS,
+    AFTER_CRASH: _LOST_COMMITS,
+}
 _MEND = "it may be intact: fix the cause and give the same command again"
 _LOST_SUBMISSION = "it cannot be rebuilt: delete this file, then submit the request again"
 
@@ -305,11 +220,6 @@ def _is_machine_error(error: Exception) -> bool:
     """Return whether the operating system refused access: the file itself may be intact."""
     cause = error if isinstance(error, OSError) else error.__cause__
     return isinstance(error, StorageFailed) or (isinstance(cause, OSError) and cause.errno in _MACHINE_ERRORS)
-
-
-def _fits_together(server: ServerStore, clients: ClientStore, trail: Record) -> str:
-    require_whole(server, clients, trail)
-    return "fits together; the next command goes on from there"
 
 
 def _whole(models: ModelFiles, name: str) -> str:

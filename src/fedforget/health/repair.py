@@ -42,11 +42,16 @@ def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
     Also works while a request is unfinished: the current rounds are replayed as in any run.
     """
     require_callback(on_round)
+    with RunLock(run.path), reading(run.path, only_idle=False) as opened:
+        return rebuild_files(opened, run._engine, on_round)  # noqa: SLF001
+
+
+def rebuild_files(run: OpenRun, engine: Engine, on_round: OnRound | None = None) -> Rebuilt:
+    """The same on an open run, whose lock the caller holds."""
     found = Rebuilt()
-    computing = run._computing()  # noqa: SLF001
-    with RunLock(run.path), computing, reading(run.path, only_idle=False) as opened:
-        _rebuild_models(opened, run._engine, found, on_round)  # noqa: SLF001
-        _rebuild_public_key(opened, found)
+    with engine.computing():
+        _rebuild_models(run, engine, found, on_round)
+    _rebuild_public_key(run, found)
     return found
 
 

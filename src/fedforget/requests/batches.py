@@ -149,11 +149,7 @@ class Batches:
             )
 
     def purged(self, intent: Intent) -> None:
-        """Nothing is left of what was asked to go. The ids of the request go last, before the word is given."""
-        emptied = intent.without_ids().encode()
-        with self.database.transaction():
-            self.database.run("UPDATE intents SET body = ? WHERE batch_id = ?", (emptied, intent.batch_id))
-        self.database.rebuild()
+        """Record that nothing is left of what was removed, and drop the ids. Called by ``Work.purge``, as its end."""
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)
             self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))

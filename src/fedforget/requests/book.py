@@ -13,7 +13,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_json
 from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
-from fedforget.requests.chain import EventChain
+from fedforget.requests.chain import Event, EventChain
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.pseudonyms import Pseudonyms
 
@@ -83,13 +83,13 @@ class RequestBook:
         found = {receipt.id: receipt for receipt in self.receipts()}
         return [found[identifier] for identifier in self._originals(identifiers)]
 
-    def receipts(self) -> list[Receipt]:
-        """In the order of receipt, whatever the clock said."""
-        return self._receipts("ORDER BY id")
+    def receipts(self, events: Sequence[Event] | None = None) -> list[Receipt]:
+        """In the order of receipt, whatever the clock said. ``events``: the chain, if the caller has read it."""
+        return self._receipts("ORDER BY id", (), events)
 
-    def _receipts(self, which: str, values: Sequence[Any] = ()) -> list[Receipt]:
+    def _receipts(self, which: str, values: Sequence[Any] = (), events: Sequence[Event] | None = None) -> list[Receipt]:
         times: dict[str, dict[str, str]] = {}
-        for event in self.chain.events():
+        for event in self.chain.events() if events is None else events:
             if event.kind in list(Stage):
                 when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
                 times.setdefault(event.body.get("request", ""), {})[event.kind] = when

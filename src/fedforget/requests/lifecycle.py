@@ -282,11 +282,6 @@ class Intent:
         """Whether nothing is removed or joins: all rounds are only computed again."""
         return not self.ids and not self.decision.joining and self.decision.new_seeds is None
 
-    def without_ids(self) -> Intent:
-        """What is left of it while the run is purged: no id of a client or sample, no seed."""
-        nothing = replace(self.decision, requests=(), first_changed_steps=(), leaving=(), joining=(), new_seeds=None)
-        return replace(self, decision=nothing)
-
     def encode(self) -> str:
         decision = self.decision
         return json.dumps(

@@ -179,7 +179,8 @@ class WorkInMemory:
 
     def applied(self) -> None: ...
 
-    def purge(self) -> None: ...
+    def purge(self, last: Callable[[], None]) -> None:
+        last()
 
 
 def processor_in_memory(server: Server, clients: ClientMemory, work: WorkInMemory, inbox: InboxInMemory) -> Processor:

@@ -5,7 +5,7 @@ On disk these are tables of the record and files of the run directory; ``memory`
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
@@ -119,5 +119,5 @@ class Work(Protocol):
     def applied(self) -> None:
         """Batches that a crash interrupted are applied: check that nothing was lost since."""
 
-    def purge(self) -> None:
-        """Leave nothing on disk of what was removed."""
+    def purge(self, last: Callable[[], None]) -> None:
+        """Leave nothing on disk of what was removed. The changes that ``last`` makes are durable together with that."""

@@ -175,9 +175,12 @@ class Processor:
             outcome = self.work.outcome()
             for intent in recomputed:
                 self.batches.completed(intent, outcome)
-        self.work.purge()
-        for intent in intents:
-            self.batches.purged(intent)
+
+        def purged() -> None:
+            for intent in intents:
+                self.batches.purged(intent)
+
+        self.work.purge(purged)
 
     def _recompute_all_once(self) -> None:
         """Compute all rounds again, if that is asked for and no pending batch does it anyway."""

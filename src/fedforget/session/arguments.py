@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import SupportsIndex
 
-from fedforget.algorithm.plan import check_eval_every
 from fedforget.errors import InvalidInput, quoted
 
 _PAIR = 2
@@ -40,12 +39,6 @@ def require_callback(on_round: object) -> None:
             f"on_round must be a function of a round's number, not {quoted(on_round)}",
             hint="give a function such as on_round=print, or leave it out",
         )
-
-
-def require_watching(on_round: object, eval_every: object) -> None:
-    """How a caller watches the rounds: by a function, and by measuring every so many of them."""
-    require_callback(on_round)
-    check_eval_every(whole_or_none(eval_every, "eval_every"))
 
 
 def require_names(names: object) -> None:

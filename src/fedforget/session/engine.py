@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,47 +18,62 @@ from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
 from fedforget.data.federated import FederatedData
-from fedforget.errors import InvalidInput, quoted, shown
+from fedforget.errors import LearnerDiffers
 from fedforget.federation.background import BackgroundJob
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.federation.local import LocalFederation
-from fedforget.federation.pool import PATIENCE, WorkerPool
-from fedforget.session.arguments import number_of, whole_or_none
+from fedforget.federation.pool import WorkerPool
+from fedforget.session.workforce import INLINE, Workforce
+from fedforget.store.plan_file import PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
+from fedforget.training.arithmetic import fixed_arithmetic
 from fedforget.training.evaluation import TestSet
+from fedforget.training.identity import Structure, differences, require_loss, require_module, structure_of
 from fedforget.training.local_sgd import Loss, TorchLearner
-from fedforget.training.weights import PristineBuffers, parameter_names
+from fedforget.training.streams import own_streams
+from fedforget.training.weights import PristineBuffers, float_type, parameter_names
 
 if TYPE_CHECKING:
     from torch import nn
 
-INLINE, POOL = "inline", "pool"
-FEDERATIONS = (INLINE, POOL)
 OnRound = Callable[[int], None]
-_LONGEST = 1e6  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Workforce:
-    """How clients are trained on this machine: in this process, or by worker processes. The results are the same."""
+class Model:
+    """The module and the loss that a caller opens a run with."""
 
-    federation: str = INLINE
-    workers: int | None = None  # None: one per core
-    patience: float = PATIENCE  # seconds that a worker has for one local round
+    module: nn.Module
+    loss: Loss | None
+    structure: Structure
+    pristine: PristineBuffers
 
-    def __post_init__(self) -> None:
-        if self.federation not in FEDERATIONS:
-            raise InvalidInput(f"unknown federation {quoted(self.federation)}", hint=f"use {' or '.join(FEDERATIONS)}")
-        patience = number_of(self.patience, "patience")
-        workers = whole_or_none(self.workers, "workers")
-        if workers is not None and workers < 1:
-            raise InvalidInput(f"{shown(workers)} workers cannot train", hint="give at least 1 of them (--workers)")
-        if workers is not None and self.federation != POOL:
-            raise InvalidInput("--workers is for the pool", hint="leave it out, or use --federation pool")
-        if not 0 < patience <= _LONGEST:
-            raise InvalidInput(
-                f"a worker cannot have {patience:g} s for a round",
-                hint=f"give more than 0 seconds, and at most {_LONGEST:g}",
+    @classmethod
+    def of(cls, module: Any, loss: Any = None) -> Model:
+        """Refuse what cannot learn, whatever the run."""
+        require_module(module)
+        require_loss(loss)
+        structure = structure_of(module)
+        with torch.inference_mode(mode=False):
+            return cls(module, loss, structure, PristineBuffers(module))
+
+    def described(self, settings: Settings) -> Settings:
+        """Return the settings for the plan file: also the digest of buffers that the state_dict lacks."""
+        buffers = self.pristine.digest()
+        return {**settings, "unstored_buffers": buffers} if buffers else settings
+
+    def require_of(self, file: PlanFile, run: Path) -> None:
+        """Refuse a module whose tensors are not the run's, before anything else happens."""
+        found = differences(file.tensors, self.structure)
+        if found:
+            raise LearnerDiffers(
+                f"the model is not the one that {run} was made with: the tensor {'; '.join(found)}",
+                hint="open the run with the nn.Module it began with, in the same types, with the same layers frozen",
+            )
+        if file.model.get("unstored_buffers", "") != self.pristine.digest():
+            raise LearnerDiffers(
+                "the model's non-persistent buffers are not what they were when the run began",
+                hint="build the nn.Module afresh before opening the run: they are outside its state_dict",
             )
 
 
@@ -66,18 +82,28 @@ class Engine:
     """Learns and measures. Everything it needs to know of a run's progress is in the run itself."""
 
     plan: Plan
-    module: nn.Module
+    model: Model
     data: FederatedData
-    loss: Loss | None
-    pristine: PristineBuffers
     workforce: Workforce
     _tests: TestSet | None = field(default=None, init=False)
 
+    @classmethod
+    def of_run(cls, file: PlanFile, run: Path, model: Model, data: FederatedData, workforce: Workforce) -> Engine:
+        """Refuse a module that is not the run's."""
+        model.require_of(file, run)
+        return cls(file.plan, model, data, workforce)
+
     def learner(self) -> TorchLearner:
-        return TorchLearner(self.module, self.data, self.plan.local, self.loss, self.pristine)
+        return TorchLearner(self.model.module, self.data, self.plan.local, self.model.loss, self.model.pristine)
 
     def aggregator(self) -> Aggregator:
-        return aggregator(self.plan.server, parameter_names(self.module))
+        return aggregator(self.plan.server, parameter_names(self.model.module))
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Fix the modes of torch and its random streams for the block."""
+        with fixed_arithmetic(float_type(self.model.module)), own_streams():
+            yield
 
     @contextlib.contextmanager
     def federation(self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]) -> Iterator[Federation]:
@@ -134,7 +160,7 @@ class Engine:
 
     def _test_set(self) -> TestSet | None:
         if self._tests is None and self.data.test is not None:
-            self._tests = TestSet(self.module, self.data.test)
+            self._tests = TestSet(self.model.module, self.data.test)
         return self._tests
 
     def check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None:

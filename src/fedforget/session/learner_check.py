@@ -12,10 +12,9 @@ from fedforget.algorithm.witness import repeat_witness
 from fedforget.errors import EnvironmentDiffers, InvalidInput, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
 from fedforget.store.environments import TrainedRounds
-from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
-from fedforget.training.identity import Structure, differences, parts_of
+from fedforget.training.identity import differences, parts_of
 
 log = logging.getLogger("fedforget")
 
@@ -36,16 +35,6 @@ class OtherEnvironment(StrEnum):
         return cls.RECOMPUTE if recompute_all else cls.ACCEPT if accept_mixed else cls.REFUSE
 
 
-def require_structure(file: PlanFile, now: Structure, run: object) -> None:
-    """Refuse a module whose tensors are not the run's, before anything else happens."""
-    found = differences(file.tensors, now)
-    if found:
-        raise LearnerDiffers(
-            f"the model is not the one that {run} was made with: the tensor {'; '.join(found)}",
-            hint="open the run with the nn.Module it began with, in the same types, with the same layers frozen",
-        )
-
-
 def require_learner(
     engine: Engine,
     run: OpenRun,
@@ -55,7 +44,7 @@ def require_learner(
     other: OtherEnvironment,
 ) -> None:
     """Refuse to go on after ``rounds`` where another learner or environment computed them. Changes nothing else."""
-    now, names = numeric_environment(), parts_of(engine.module, engine.loss)
+    now, names = numeric_environment(), parts_of(engine.model.module, engine.model.loss)
     renamed = differences(run.record.learner, names)
     trained = run.record.environments.of_rounds(run.server.rounds_done)
     elsewhere = [each for each in trained if arithmetic(each.environment) != arithmetic(now)]

@@ -5,20 +5,41 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import fedforget
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.learn import OnRound, Server
+from fedforget.algorithm.plan import check_eval_every
 from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
 from fedforget.requests.lifecycle import Outcome
 from fedforget.requests.processor import Processor
+from fedforget.session.arguments import require_callback, whole_or_none
 from fedforget.session.engine import Engine
 from fedforget.session.learner_check import OtherEnvironment, require_learner
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.training.environment import is_mixed, numeric_environment
+
+
+@dataclass(frozen=True, slots=True)
+class RoundOptions:
+    """How a caller watches the rounds, and what it accepts where another environment trained the earlier ones."""
+
+    on_round: Callable[[int], None] | None = None  # called after each round
+    eval_every: int | None = None
+    other_environment: OtherEnvironment = OtherEnvironment.REFUSE
+
+    @classmethod
+    def of(
+        cls, on_round: Any = None, eval_every: Any = None, *, recompute_all: bool = False, accept_mixed: bool = False
+    ) -> RoundOptions:
+        """Check a caller's arguments."""
+        require_callback(on_round)
+        check_eval_every(whole_or_none(eval_every, "eval_every"))
+        return cls(on_round, eval_every, OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed))
 
 
 @dataclass(slots=True)
@@ -28,9 +49,7 @@ class RunWork:
     engine: Engine
     run: OpenRun
     server: Server
-    progress: Callable[[int], None] | None = None  # called after each round
-    eval_every: int | None = None
-    other_environment: OtherEnvironment = OtherEnvironment.REFUSE
+    options: RoundOptions
     _data_checked: bool = False
     _learner_checked: bool = False
 
@@ -49,7 +68,7 @@ class RunWork:
         if not self._learner_checked:
             server = self.run.server
             stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)
-            require_learner(self.engine, self.run, self.server, stays, leaving, self.other_environment)
+            require_learner(self.engine, self.run, self.server, stays, leaving, self.options.other_environment)
             self._learner_checked = True
 
     def check_state(self, rewind_to: int) -> None:
@@ -60,15 +79,15 @@ class RunWork:
 
     @contextlib.contextmanager
     def learning(self, goal: int) -> Iterator[OnRound]:
-        computed = False
-        with self.engine.measuring(self.run, self.eval_every) as measure:
+        computed, every = False, self.options.eval_every
+        with self.engine.measuring(self.run, every) as measure:
 
             def after(round_: int, state: State) -> None:
                 nonlocal computed
                 computed = True
-                if self.progress is not None:
-                    self.progress(round_)
-                if measure is not None and self.eval_every and round_ % self.eval_every == 0 and round_ < goal:
+                if self.options.on_round is not None:
+                    self.options.on_round(round_)
+                if measure is not None and every and round_ % every == 0 and round_ < goal:
                     measure(round_, state.model)
 
             yield after
@@ -80,7 +99,7 @@ class RunWork:
 
     def outcome(self) -> Outcome:
         run = self.run
-        self.engine.measure(run, self.eval_every)
+        self.engine.measure(run, self.options.eval_every)
         return Outcome(
             rounds_done=run.server.rounds_done,
             model_digest=run.server.model_digest() if len(run.server.roster) else None,
@@ -95,9 +114,9 @@ class RunWork:
         if self.run.crashed:
             self.run.require_whole()
 
-    def purge(self) -> None:
+    def purge(self, last: Callable[[], None]) -> None:
         self.run.server.end_work()
-        self.run.purge_function()
+        self.run.seal(last)
 
     def processor(self) -> Processor:
         """What carries out the requests of this run."""
@@ -107,5 +126,5 @@ class RunWork:
             Intake(self.run, record.book, self.run.inbox),
             record.batches,
             self,
-            recompute_all=self.other_environment is OtherEnvironment.RECOMPUTE,
+            recompute_all=self.options.other_environment is OtherEnvironment.RECOMPUTE,
         )

@@ -17,12 +17,13 @@ from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
 from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store.checks import digest_of
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.run_directory import digest_of, is_run
+from fedforget.store.run_directory import is_run
 from fedforget.store.server_store import ServerStore
 
 _OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,12 @@ class PlanFile:
     @classmethod
     def read(cls, run: Path) -> PlanFile:
         """Read the plan of a run directory; raise RunDamaged, RunTooOld, RunTooNew or NoSuchRun."""
-        path, data = run / NAME, read_bytes(run)
+        return cls.parsed(run, read_bytes(run))
+
+    @classmethod
+    def parsed(cls, run: Path, data: bytes) -> PlanFile:
+        """Parse the plan of a run directory; raise RunDamaged, RunTooOld or RunTooNew."""
+        path = run / NAME
         try:
             return cls.decode(data)
         except RunTooOld as error:
@@ -109,11 +115,24 @@ class PlanFile:
             raise RunDamaged(f"{path} is damaged: {str(error)[:200]}", hint="restore it from a backup") from error
 
 
+def require_plan(run: Path) -> None:
+    """Raise NoSuchRun or RunDamaged unless the directory has a plan. Does not read it."""
+    with _errors(run):
+        if Door(run).status(NAME) is None:
+            raise FileNotFoundError
+
+
 def read_bytes(run: Path) -> bytes:
     """Return the plan of a run directory as bytes."""
+    with _errors(run):
+        return Door(run).read(NAME, _MOST)
+
+
+@contextlib.contextmanager
+def _errors(run: Path) -> Iterator[None]:
     path = run / NAME
     try:
-        return Door(run).read(NAME, _MOST)
+        yield
     except FileNotFoundError as error:
         if (run / "server.db").exists():
             raise RunDamaged(

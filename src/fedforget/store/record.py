@@ -45,7 +45,7 @@ CREATE TABLE record (
 {metrics.SCHEMA}
 {environments.SCHEMA}
 """
-_FORGOTTEN = "record forgotten"
+FORGOTTEN = "record forgotten"
 
 
 class Record:
@@ -117,7 +117,7 @@ class Record:
     @property
     def forgotten_at(self) -> int:
         """The sequence number of the last ``forget_itself`` event, or 0."""
-        return max((event.sequence for event in self.chain.events() if event.kind == _FORGOTTEN), default=0)
+        return max((event.sequence for event in self.chain.events() if event.kind == FORGOTTEN), default=0)
 
     def forget_itself(self) -> None:
         """Destroy the key and everything derived from it, so that no id can be linked to a request any more."""
@@ -129,4 +129,4 @@ class Record:
             self.database.run("DELETE FROM erased")
             self.database.run("DELETE FROM keys")
             self.database.run("UPDATE requests SET model_mac = NULL")
-            self.chain.append(_FORGOTTEN, {})
+            self.chain.append(FORGOTTEN, {})

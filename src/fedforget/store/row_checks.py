@@ -6,20 +6,10 @@
 from __future__ import annotations
 
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.requests.lifecycle import as_written
 from fedforget.requests.policy import Policy
-
-
-def validate_seeds(server: Database, clients: Database, committed: bytes) -> None:
-    """Require that the server's and every client's seed match their commitments: another seed changes every draw."""
-    values = dict(server.rows("SELECT key, value FROM server"))
-    _require(server, Seed(values["seed"], values["nonce"]).commitment == committed, "the seed")
-    commitments = dict(server.rows("SELECT client, commitment FROM roster"))
-    for client, seed, nonce in clients.rows("SELECT client, seed, nonce FROM clients"):
-        _require(clients, Seed(seed, nonce).commitment == commitments.get(client), f"the seed of client {client!r}")
 
 
 def validate_server(database: Database, plan: Plan) -> None:

@@ -1,1 +1,1 @@
-"""Signed receipts: the statement, its envelope, its shape, its key."""
+"""Signed receipts: the statement, its envelope, its shape, its key; issuing and checking."""

@@ -1,4 +1,4 @@
-"""Strict JSON without ambiguity: UTF-8, unique keys, no NaN or Infinity, bounded length and depth."""
+"""Strict JSON without ambiguity: UTF-8, unique keys, no NaN or Infinity, whole characters, bounded length and depth."""
 
 from __future__ import annotations
 
@@ -30,7 +30,12 @@ def parse(data: bytes) -> Any:
     if text.startswith("\ufeff"):
         raise ValueError("it begins with a byte order mark")
     _require_shallow(text)
-    return json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        raise ValueError("it has half of a surrogate pair") from error
+    return value
 
 
 def _require_shallow(text: str) -> None:

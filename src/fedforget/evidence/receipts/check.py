@@ -1,0 +1,245 @@
+"""Check receipts: offline, that the run's key signed it; with the run, that every claim is the record's own.
+
+The check builds the statement that the run issued at the receipt's time, and names each field that differs. Beyond that
+it compares the digests with their MACs, and the run as it is now with the receipt if nothing has changed since.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fedforget.disk.files import path_of
+from fedforget.errors import InvalidInput, ReceiptRefused, shown
+from fedforget.evidence.receipts import strict_json
+from fedforget.evidence.receipts.envelope import unseal
+from fedforget.evidence.receipts.receipt_key import read_public_key
+from fedforget.evidence.receipts.shape import require_shape
+from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
+from fedforget.evidence.replay import Replayer, replay_rounds
+from fedforget.requests.chain import Event
+from fedforget.requests.lifecycle import Stage
+from fedforget.store import record_audit
+from fedforget.store.commitments import commitments_digest
+from fedforget.store.record import FORGOTTEN
+from fedforget.store.run_directory import OpenRun
+from fedforget.store.state_digest import state_digest
+
+OnRound = Callable[[int], None]
+_HEAD = ("predicate", "chain", "head")
+_OTHER = {  # what the record has instead of a field that differs; "another {field}" if the field is not here
+    "subject": "another state digest",
+    "times": "other times",
+    "sequence": "another place in the event chain",
+    "commitments": "another set of commitments to seeds",
+    "state_mac": "another keyed digest of the state",
+    "state_mac_before": "another keyed digest of the state before",
+    "superseded": "a state that is not superseded",
+    "seeds_tainted": "another account of tainted seeds",
+    "version": "another version of the code",
+    "first_changed_step": "another first changed step",
+    "recomputed_steps": "another number of recomputed steps",
+    "recomputed_rounds": "another number of recomputed rounds",
+    "mixed_environments": "another account of environments",
+}
+
+
+@dataclass(slots=True)
+class ReceiptCheck:
+    """The result of checking a receipt, with every problem found."""
+
+    signature_ok: bool = False
+    run_ok: bool | None = None  # None: no run was given
+    rounds_replayed: int = 0
+    bitwise_equal: bool | None = None  # None: nothing was replayed
+    seeds_tainted_now: bool | None = None  # None: no run was given
+    statement: Statement = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every check that was made succeeded."""
+        return self.signature_ok and self.run_ok is not False and self.bitwise_equal is not False
+
+    @property
+    def guarantee(self) -> str | None:
+        """The guarantee that the receipt claims; None if nothing was erased."""
+        claimed: str | None = self.statement.get("predicate", {}).get("guarantee")
+        return claimed
+
+    @property
+    def seeds_tainted(self) -> bool | None:
+        """Whether, at the time of the receipt, a request depended on the draws or may have."""
+        tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
+        return tainted
+
+    @property
+    def note(self) -> str | None:
+        """A note if the receipt's guarantee no longer holds for the run today."""
+        return taint_note(later=not self.seeds_tainted) if self.seeds_tainted_now else None
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the facts that ``fedforget receipt verify --json`` prints."""
+        derived = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
+        return {"ok": self.ok, **derived, **asdict(self)}
+
+
+def taint_note(*, later: bool = False) -> str:
+    """Return the note for a run whose seeds are tainted."""
+    who = "a later request" if later else "a request"
+    return f"{who} looked at the draws, or may have: equality in law is over for these seeds until --new-seed"
+
+
+def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
+    """Read a receipt and verify its signature with a public key file. Pass the result to ``Run.check_receipt``."""
+    path, public_key = path_of(file, "a receipt"), read_public_key(path_of(key, "a public key"))
+    try:
+        envelope = strict_json.parse(strict_json.read_at_most(path, strict_json.LONGEST))
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+    except (ValueError, RecursionError) as error:
+        raise ReceiptRefused(
+            f"{path} is not a signed receipt: not strict JSON: {error}",
+            hint="`fedforget receipt show RUN ID` writes one",
+        ) from error
+    statement = unseal(envelope, public_key)
+    require_shape(path, statement)
+    return ReceiptCheck(signature_ok=True, statement=statement)
+
+
+def require_checked(found: object) -> None:
+    """Require the result of ``read_receipt`` with a valid signature."""
+    if not isinstance(found, ReceiptCheck) or not found.signature_ok:
+        raise InvalidInput(
+            f"a {type(found).__name__} is not a receipt whose signature was checked",
+            hint="give what fedforget.read_receipt(file, key) returns",
+        )
+
+
+def compare(found: ReceiptCheck, run: OpenRun) -> None:
+    """Compare a receipt with the record and content of a run; adds the differences to ``found.problems``."""
+    problem = record_audit.find_problem(run.record, run.server.seed_origin)
+    found.problems += [problem] if problem is not None else _problems(found.statement, run)
+    found.run_ok = not found.problems
+    found.seeds_tainted_now = run.record.book.tainted
+
+
+def check_with_run(
+    found: ReceiptCheck, run: OpenRun, engine: Replayer, sample: int | None = None, on_round: OnRound | None = None
+) -> None:
+    """Compare a receipt with a run, and replay the rounds recomputed for it: ``sample`` random ones, or all."""
+    compare(found, run)
+    if not found.run_ok:
+        return
+    rounds: Sequence[int] = recomputed_rounds(run, found.statement["predicate"]["request"]["id"])
+    if sample is not None:
+        rounds = secrets.SystemRandom().sample(rounds, min(sample, len(rounds)))
+    with engine.computing():
+        engine.check_data(run, ())
+        found.rounds_replayed, problems = replay_rounds(run, engine, rounds, on_round)
+    if rounds:
+        found.bitwise_equal = not problems
+    found.problems += problems
+
+
+def _problems(statement: Statement, run: OpenRun) -> list[str]:
+    identifier, chain = statement["predicate"]["request"]["id"], run.record.chain.events()
+    known = run.record.book.receipts(chain)
+    receipt = next((each for each in known if each.id == identifier and not each.is_open), None)
+    if receipt is None:
+        other = "it is another run, or its record was cut off"
+        return [f"the run has not carried out request {shown(identifier)}: {other}"]
+    ending = Ending.read(run, receipt, chain)
+    differing = _differing_paths(statement, _expected_statement(statement, run, ending))
+    problems = [_head_problem(statement, chain) if path == _HEAD else _in_words(path) for path in differing]
+    if ending.is_erasure:
+        problems += [*_mac_problems(statement, run, ending), *_problems_now(statement, run, ending)]
+    return list(dict.fromkeys(problems))
+
+
+def _expected_statement(given: Statement, run: OpenRun, ending: Ending) -> Statement:
+    """Return the statement that the run issued for this request at the receipt's time.
+
+    What later requests or ``forget_itself`` removed from the record is taken from the receipt.
+    """
+    expected = build_statement(run, ending, public=given["predicate"]["form"] == "public")
+    predicate, request = expected["predicate"], expected["predicate"]["request"]
+    if predicate.get("superseded"):
+        expected["subject"], predicate["superseded"] = given["subject"], not given["subject"]
+    if "model" in predicate and predicate["model"] is None:
+        predicate["model"] = given["predicate"].get("model")
+    if request["pseudonym"] is None and FORGOTTEN in ending.later:
+        request["pseudonym"] = given["predicate"]["request"]["pseudonym"]
+    return expected
+
+
+def _differing_paths(given: Any, expected: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the path of every field that differs, or that only one of the two has."""
+    if isinstance(given, dict) and isinstance(expected, dict):
+        for name in {**expected, **given}:
+            if name in given and name in expected:
+                yield from _differing_paths(given[name], expected[name], (*path, name))
+            else:
+                yield (*path, name)
+    elif _text(given) != _text(expected):
+        yield path
+
+
+def _text(value: Any) -> str:
+    """Return JSON text: unlike Python values, it distinguishes 1 from true, and 8 from 8.0."""
+    return json.dumps(value, sort_keys=True)
+
+
+def _in_words(path: tuple[str, ...]) -> str:
+    name = path[:3][-1]  # predicate, request, times and what is below it: the times
+    return f"the run's record has {_OTHER.get(name, f'another {name}')} for this request"
+
+
+def _head_problem(statement: Statement, chain: Sequence[Event]) -> str:
+    """Return what is wrong with a head at which this request did not end."""
+    if statement["predicate"]["chain"]["head"] in {event.hash.hex() for event in chain}:
+        return "the head of the event chain is not where this request ended: an older one was put in"
+    return "the head of the event chain is not in the run's record: the record was replaced or cut off"
+
+
+def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
+    """Compare the digests of state and model with their MACs, which stay in the record when the digests go."""
+    if FORGOTTEN in ending.later:  # the key of the MACs is destroyed
+        return
+    for name, digest in (("state", _state_digest_in(statement)), ("model", statement["predicate"].get("model"))):
+        noted = ending.outcome.get(f"{name}_mac")
+        if digest is not None and run.record.pseudonyms.mac(name, digest.encode()).hex() != noted:
+            yield f"the {name} digest is not that of the {name} after this request"
+
+
+def _problems_now(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
+    """Compare the receipt with the run as it is now, unless a later request has changed the run."""
+    if ending.later & {"reseeded", "added", Stage.REMOVED}:
+        return
+    predicate, digest = statement["predicate"], _state_digest_in(statement)
+    if run.file.digest != predicate.get("plan"):
+        yield "the run has another plan now"
+    if commitments_digest(run) != predicate.get("commitments"):
+        yield "the run is committed to other seeds now: a seed was swapped"
+    if digest is not None and "trained" not in ending.later and state_digest(run) != digest:
+        yield "the run's state is not the one that this receipt ends in"
+
+
+def _state_digest_in(statement: Statement) -> str | None:
+    """Return the state digest in a receipt, or None."""
+    subject = statement["subject"]
+    return str(subject[0]["digest"]["blake2b-256"]) if subject else None
+
+
+def recomputed_rounds(run: OpenRun, identifier: str) -> range:
+    """Return the rounds that were recomputed for a request, counted from 1."""
+    receipt, plan = run.record.book.receipt(identifier), run.file.plan
+    if not receipt.recomputed_steps:
+        return range(0)
+    model_round = run.record.book.round_of(identifier)
+    rounds = receipt.recomputed_steps // plan.local_steps
+    return range(model_round - rounds + 1, min(model_round, run.server.rounds_done) + 1)

@@ -1,0 +1,63 @@
+"""Issue receipts: build the statement of a finished request and sign it with the run's key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedforget.errors import InvalidInput, shown
+from fedforget.evidence.receipts.envelope import Envelope, seal
+from fedforget.evidence.receipts.receipt_key import get_or_create_key, has_public_half, key_id, known_key, replaced_key
+from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
+from fedforget.store import hints, run_directory
+from fedforget.store.run_directory import OpenRun
+
+
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A signed receipt, and whether the seeds are tainted now, which the receipt does not state."""
+
+    envelope: Envelope
+    seeds_tainted_now: bool
+
+
+def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Issued:
+    """Return the signed receipt of a finished request.
+
+    The public form does not reveal whether anything was recomputed: it omits the steps, the exact times, the digest of
+    the previous state and the number of events. ``new_key``: replace a lost signing key.
+    """
+    with run_directory.reading(path) as run:
+        statement, known = _statement(run, identifier, public), run.record.receipt_key
+        tainted = run.record.book.tainted
+        key = known_key(path, known) if known is not None and not new_key else None
+        if key is not None and not has_public_half(path, key):
+            key = None  # restoring the public half needs the run open for writing
+    if key is None:
+        with run_directory.writing(path) as run:
+            key = _agreed_key(run, new_key)
+    return Issued(seal(statement, key), tainted)
+
+
+def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
+    receipt = run.record.book.receipt(identifier)
+    if receipt.is_open:
+        raise InvalidInput(
+            f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
+            hint=f"carry it out with {hints.run_pending(run.path)}",
+        )
+    return build_statement(run, Ending.read(run, receipt, run.record.chain.events()), public=public)
+
+
+def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
+    """Return the signing key after writing its files and then recording it. Only then may it sign."""
+    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have created one
+    if new_key:
+        key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
+    else:
+        key = get_or_create_key(run.path, known)
+    if key_id(key.public_key()) != known:
+        run.record.note_receipt_key(key_id(key.public_key()))
+    return key

@@ -1,0 +1,99 @@
+"""A session: one opening of a run, with one federation, on which a command trains, forgets and adds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.errors import InvalidInput
+from fedforget.requests.lifecycle import Receipt, Submission
+from fedforget.requests.processor import Processor
+from fedforget.requests.targets import attach_known_targets, attach_targets
+from fedforget.session.engine import Engine
+from fedforget.session.newcomers import newcomers_of
+from fedforget.session.status import Status, status_of, withdrawn_error
+from fedforget.session.work import RoundOptions, RunWork
+from fedforget.store.run_directory import OpenRun
+
+_AS_GIVEN = RoundOptions()
+
+
+@dataclass(slots=True)
+class Session:
+    """Work on a run that this process has open for writing."""
+
+    run: OpenRun
+    engine: Engine
+    processor: Processor
+    options: RoundOptions
+
+    @classmethod
+    @contextlib.contextmanager
+    def on(
+        cls, run: OpenRun, engine: Engine, options: RoundOptions = _AS_GIVEN, *, data_checked: bool = False
+    ) -> Iterator[Session]:
+        """Start a session and accept the inbox. ``data_checked``: the data are known to be what the run began with."""
+        with engine.computing(), engine.server(run) as server:
+            processor = RunWork(engine, run, server, options, data_checked).processor()
+            processor.accept_inbox()
+            yield cls(run, engine, processor, options)
+
+    def train(self, goal: int) -> Status:
+        """Finish interrupted requests, then train up to round ``goal``."""
+        self.processor.finish()
+        if not len(self.run.server.roster):
+            raise withdrawn_error(self.run.path)
+        if self.run.server.rounds_done < goal:
+            self.processor.learn(goal)
+        else:
+            self.run.server.load(self.run.server.rounds_done)  # raises if the model is torn
+        return self._measured_status()
+
+    def forget(self, submission: Submission) -> list[Receipt]:
+        """Carry out requests, all or none, and return their receipts."""
+        ids = self.processor.submit(submission)
+        self.processor.finish()
+        book = self.run.record.book
+        return attach_known_targets(book, book.receipts_of(ids), submission.requests)
+
+    def run_pending(self, *, everything: bool = False) -> list[Receipt]:
+        """Carry out all pending requests with a single rewind. Under the policy ``batch`` only once they are due."""
+        record = self.run.record
+        book, waiting = record.book, record.book.waiting()
+        met: dict[str, Request | None] = {  # including interrupted ones
+            identifier: request
+            for intent in record.batches.pending()
+            for identifier, request in zip_longest(intent.ids, intent.decision.requests)  # no targets while purging
+        }
+        if everything or record.policy.is_due(book.receipts_of(list(waiting))):
+            self.processor.forget(waiting)
+            met |= waiting
+        self.processor.finish()
+        return [
+            receipt if request is None else attach_targets([receipt], [request])[0]
+            for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
+        ]
+
+    def add(self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str) -> Status:
+        """Let clients and samples of the data in, as if they had been there from the beginning."""
+        self.processor.finish()
+        if seeds.origin == "given" and seeds.server().commitment != self.run.file.server_commitment:
+            raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
+        newcomers = newcomers_of(self.run, self.engine.data, targets, returning=returning, seeds=seeds)
+        added = {
+            "clients": sum(new.seed is not None for new in newcomers),
+            "samples": sum(len(new.samples) for new in newcomers),
+            "returning": returning,
+            "basis": basis,
+        }
+        self.processor.add(newcomers, added)
+        self.processor.finish()
+        return self._measured_status()
+
+    def _measured_status(self) -> Status:
+        self.engine.measure(self.run, self.options.eval_every)
+        return status_of(self.run)

@@ -1,0 +1,220 @@
+"""What must hold before a run is used, each fact checked in one place.
+
+Opening a run raises the first fact that does not hold; ``fedforget doctor`` lists all of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+from fedforget.algorithm.ids import Id
+from fedforget.disk import wal
+from fedforget.disk.database import Database
+from fedforget.disk.door import Door, chunks
+from fedforget.disk.files import digest, new_hasher
+from fedforget.disk.pages import PAGE, header_problem
+from fedforget.disk.read_only import require
+from fedforget.errors import CommitsLost, RunDamaged, shown
+from fedforget.store import client_store, crash_check, plan_file, record, server_store
+from fedforget.store.client_store import ClientStore
+from fedforget.store.model_files import ModelFiles
+from fedforget.store.names import CLIENTS, MODELS, RECORD, SERVER
+from fedforget.store.plan_file import PlanFile
+from fedforget.store.record import Record
+from fedforget.store.row_checks import validate_clients, validate_record, validate_server
+from fedforget.store.seals import OWN_SEAL
+from fedforget.store.server_store import ServerStore
+
+SEEDS, AFTER_CRASH = "seeds", "what a crash left"
+_BACKUP = "restore it from a backup; see `fedforget doctor`"
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """Something that must hold. ``look`` returns a detail for people, or raises."""
+
+    name: str
+    look: Callable[[], str]
+
+
+class Parts:
+    """The files of a run, opened one by one, so that damage to one does not hide damage to another.
+
+    The caller holds ``lock.shared_lock``. A part is None until its file was found to be in order.
+    """
+
+    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
+        self.path = path
+        self.file: PlanFile | None = None
+        self.record: Record | None = None
+        self.server: ServerStore | None = None
+        self.clients: ClientStore | None = None
+        self._plan_digest = ""
+        self._record_is_whole = False
+        self._seals: dict[str, str] = {}
+        self._opened = opened
+        self._digest_of = cache(partial(digest_of, path))
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the last writer closed the run properly, as far as an intact record says so."""
+        return bool(self._seals)
+
+    def facts(self, *, seeds_when_sealed: bool = False) -> Iterator[Fact]:
+        """Each fact is to be looked at before the next is asked for: what is checked depends on what was found.
+
+        ``seeds_when_sealed``: compare the seeds with their commitments also where seals vouch for them.
+        """
+        yield Fact(plan_file.NAME, self._read_plan)
+        yield Fact(MODELS, self._find_models)
+        yield Fact(RECORD, self._open_record)
+        yield Fact(SERVER, self._open_server)
+        yield Fact(CLIENTS, self._open_clients)
+        in_progress = self.record is not None and bool(self.record.batches.pending())  # new seeds may be half stored
+        if self.server is not None and self.file is not None and not in_progress:
+            yield Fact(plan_file.NAME, partial(self._compare_plan, self.server))
+        if self.server is None or self.clients is None:
+            return
+        if (seeds_when_sealed or not self.sealed) and not in_progress:
+            yield Fact(SEEDS, partial(self._compare_seeds, self.server, self.clients))
+        if self.record is not None and self._record_is_whole and not self.sealed:
+            yield Fact(AFTER_CRASH, partial(_consistent, self.server, self.clients, self.record))
+
+    def _read_plan(self) -> str:
+        data = plan_file.read_bytes(self.path)
+        self.file = PlanFile.parsed(self.path, data)
+        self._plan_digest = digest(data)
+        return f"{self.file.plan.rounds} rounds"
+
+    def _find_models(self) -> str:
+        if not Door(self.path, MODELS).is_there():
+            raise RunDamaged(f"{self.path / MODELS} is missing", hint=_BACKUP)
+        return "present"
+
+    def _open_record(self) -> str:
+        trail = Record(self._database(RECORD, record.SCHEMA))
+        validate_record(trail.database)
+        self.record = trail
+        seals = trail.seals.all()
+        if seals:
+            self._require_vouching(trail, seals)
+        self._seals, self._record_is_whole = seals, True
+        return self._size(RECORD)
+
+    def _require_vouching(self, trail: Record, seals: dict[str, str]) -> None:
+        """Require that a record with seals is the one that set them: it vouches for the other files."""
+        path = self.path / RECORD
+        if logs := logs_beside(self.path):  # seals are broken before the first commit
+            raise CommitsLost(
+                f"{path} has lost commits: it does not know of {logs[0]}",
+                hint="restore the whole run directory from a backup; see `fedforget doctor`",
+            )
+        if seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
+            raise RunDamaged(f"{path} is damaged: its seals are not those of a run", hint=_BACKUP)
+        if trail.seals.content_digest() != seals[OWN_SEAL]:
+            raise self._not_as_sealed(RECORD)
+        if not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
+            raise RunDamaged(
+                f"{path} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
+                "or both of them are",
+                hint=_BACKUP,
+            )
+
+    def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
+        """Return whether a database matches its seal. A missing one counts as matching: opening it reports that."""
+        try:
+            return Door(self.path).status(name) is None or self._digest_of(name) == seals[name]
+        except RunDamaged:
+            return False
+
+    def _open_server(self) -> str:
+        database = self._sealed_database(SERVER, server_store.SCHEMA)
+        if self.file is not None:
+            validate_server(database, self.file.plan)
+            self.server = ServerStore(database, ModelFiles(self.path / MODELS), self.file.plan)
+        return self._size(SERVER)
+
+    def _open_clients(self) -> str:
+        database = self._sealed_database(CLIENTS, client_store.SCHEMA)
+        validate_clients(database)
+        self.clients = ClientStore(database)
+        return self._size(CLIENTS)
+
+    def _compare_plan(self, server: ServerStore) -> str:
+        if server.plan_digest != self._plan_digest:
+            raise RunDamaged(
+                f"{self.path / plan_file.NAME} is not the plan this run began with",
+                hint="restore it from a backup; a plan is never changed",
+            )
+        return f"{server.plan.rounds} rounds"
+
+    def _compare_seeds(self, server: ServerStore, clients: ClientStore) -> str:
+        """Another seed changes every draw."""
+        committed = None if self.file is None else self.file.server_commitment
+        for problem in seed_problems(server, clients, committed, clients.commitments()):
+            raise RunDamaged(problem, hint=_BACKUP)
+        return "as committed to"
+
+    def _sealed_database(self, name: str, schema: str) -> Database:
+        """Open a database that matches its seal; SQLite never opens another one."""
+        if self._seals and Door(self.path).status(name) and self._digest_of(name) != self._seals[name]:
+            raise self._not_as_sealed(name)
+        return self._database(name, schema)
+
+    def _database(self, name: str, schema: str) -> Database:
+        database = Database(self.path / name, schema)
+        self._opened.callback(database.close)
+        return database
+
+    def _not_as_sealed(self, name: str) -> RunDamaged:
+        return RunDamaged(
+            f"{self.path / name} is damaged: it is not what it was when the run was last closed", hint=_BACKUP
+        )
+
+    def _size(self, name: str) -> str:
+        return f"{Door(self.path).size(name)} bytes"
+
+
+def seed_problems(
+    server: ServerStore, clients: ClientStore, committed: bytes | None, answers: dict[Id, bytes]
+) -> Iterator[str]:
+    """Compare the seeds with their commitments: the server's in the plan, each client's in the roster.
+
+    ``answers``: the commitments that the clients give now.
+    """
+    if committed is not None and server.seed.commitment != committed:
+        yield f"the seed in {server.database.path} is not the one that the plan is committed to"
+    commitments = server.commitments()
+    if answers.keys() != commitments.keys():
+        yield f"{clients.database.path} and the roster in {server.database.path} name different clients"
+    for client in commitments.keys() & answers.keys():
+        if answers[client] != commitments[client]:
+            yield (
+                f"the seed of client {shown(client)} in {clients.database.path} is not the one that "
+                f"{server.database.path} says it is committed to"
+            )
+
+
+def logs_beside(path: Path) -> list[str]:
+    """Return the non-empty logs of the function's databases: a process is writing, or has crashed."""
+    return [name + wal.SUFFIX for name in (SERVER, CLIENTS) if wal.has_content(path / name)]
+
+
+def digest_of(path: Path, name: str) -> str:
+    """Return the digest of a database of a run; raise RunDamaged if its size contradicts its header."""
+    hasher = new_hasher()
+    with Door(path).opened(name) as file:
+        require(path / name, header_problem(os.pread(file, PAGE, 0), os.fstat(file).st_size))
+        for chunk in chunks(file):
+            hasher.update(chunk)
+    return hasher.hexdigest()
+
+
+def _consistent(server: ServerStore, clients: ClientStore, trail: Record) -> str:
+    crash_check.require_whole(server, clients, trail)
+    return "fits together; the next command goes on from there"
