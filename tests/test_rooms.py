@@ -44,7 +44,10 @@ ALLOWED: dict[str, set[str]] = {
         *ours("errors", "algorithm", "disk", "requests", "store", "training", "session", "evidence", "run"),
     },
     "plots": {"numpy", "matplotlib", *ours("errors", "algorithm", "planner")},
-    "demo": {"matplotlib", *ours("errors", "algorithm", "disk", "requests", "store", "session", "plots", "builtin", "run")},
+    "demo": {
+        "matplotlib",
+        *ours("errors", "algorithm", "disk", "requests", "store", "session", "plots", "builtin", "run"),
+    },
 }
 TOP = {"__init__.py", "__main__.py", "builtin.py", "errors.py", "run.py"}
 NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}
