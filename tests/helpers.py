@@ -24,7 +24,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import Keep, Plan
 from fedforget.algorithm.ports import ClientMemory, LocalRound, ServerMemory, State, Trained, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.federation.local import LocalFederation
@@ -230,7 +230,7 @@ def worlds(draw: st.DrawFn, *, clients: int = 6, samples: int = 8, least: int = 
     return {client: tuple(draw(st.permutations(IDS))[:size]) for client, size in zip(roster, sizes, strict=True)}
 
 
-KEEPS: st.SearchStrategy[str | int] = st.sampled_from(["every", 2, "ends"])
+KEEPS: st.SearchStrategy[Keep] = st.sampled_from(["every", 2, "ends"])
 
 
 @st.composite

@@ -72,3 +72,17 @@ def test_the_optimisers_have_the_listed_defaults(name: str) -> None:
         for field in dataclasses.fields(kind)
     )
     assert f"`{name}({values})`" in PAGE
+
+
+def test_every_public_name_and_method_says_what_it_does() -> None:
+    missing = []
+    for name in fedforget.__all__:
+        value = getattr(fedforget, name)
+        if not callable(value):
+            continue
+        missing += [name] * (not inspect.getdoc(value))
+        for each, member in vars(value).items() if inspect.isclass(value) else ():
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if inspect.isfunction(function) and not each.startswith("_") and not inspect.getdoc(function):
+                missing.append(f"{name}.{each}")
+    assert not missing

@@ -5,9 +5,12 @@ from fedforget import Plan, Request, Run
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.3.0.dev0"
+
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # the application decides what to show
 
 if TYPE_CHECKING:
     from fedforget.algorithm.forget import Request

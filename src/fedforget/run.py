@@ -19,7 +19,7 @@ from fedforget.evidence.receipts.issue import issue
 from fedforget.evidence.replay import Verification, verify
 from fedforget.federation.pool import PATIENCE
 from fedforget.planner.costs import ForgettingCost
-from fedforget.requests.lifecycle import Basis, Receipt, Submission, require_basis
+from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission, require_basis
 from fedforget.requests.policy import Policy
 from fedforget.session import deferral
 from fedforget.session.arguments import require_callback, require_names, whole_or_none
@@ -114,7 +114,7 @@ class Run:
         *,
         client: Any = None,
         sample: Any = None,
-        basis: str = Basis.UNKNOWN,
+        basis: AnyBasis = Basis.UNKNOWN,
         new_seed: bool = False,
         defer: bool = False,
         deadline: str | None = None,
@@ -165,7 +165,7 @@ class Run:
         with self._session(options) as session:
             return session.run_pending(everything=everything)
 
-    def cancel(self, identifier: str, *, basis: str = Basis.UNKNOWN) -> Receipt:
+    def cancel(self, identifier: str, *, basis: AnyBasis = Basis.UNKNOWN) -> Receipt:
         """Cancel a pending request. A choice that depends on draws or model (``basis``) lowers the guarantee, too."""
         with run_directory.writing(self.path) as run:
             return deferral.cancel(run, identifier, basis)
@@ -176,7 +176,7 @@ class Run:
         *,
         returning: bool = False,
         seed: int | str | None = None,
-        basis: str = Basis.UNKNOWN,
+        basis: AnyBasis = Basis.UNKNOWN,
         on_round: OnRound | None = None,
         eval_every: int | None = None,
         recompute_all: bool = False,
@@ -202,6 +202,7 @@ class Run:
             session.run.record.forget_itself()
 
     def set_policy(self, policy: Policy) -> None:
+        """Decide when requests are carried out: immediately, or collected for a window and carried out together."""
         if not isinstance(policy, Policy):
             raise InvalidInput(f"a {type(policy).__name__} is not a policy", hint="give fedforget.Policy(...)")
         with run_directory.writing(self.path) as run:
@@ -210,6 +211,7 @@ class Run:
     # Reading
 
     def status(self) -> Status:
+        """Return the progress of the run and its open requests."""
         with run_directory.reading(self.path, only_idle=False) as run:
             return status_of(run)
 
@@ -224,10 +226,12 @@ class Run:
             return run.clients.sizes()
 
     def samples(self, client: Id) -> IdSet:
+        """Return the ids of a client's samples."""
         with run_directory.reading(self.path, only_idle=False) as run:
             return run.clients.samples(client)
 
     def state_digest(self) -> str:
+        """Return the digest of the state: equal for a run that forgot and a run that never had the data."""
         with run_directory.reading(self.path) as run:
             return state_digest(run)
 

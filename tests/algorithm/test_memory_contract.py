@@ -25,7 +25,7 @@ from hypothesis.stateful import (
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import Keep, Plan
 from fedforget.algorithm.ports import RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.disk.database import Database
@@ -89,7 +89,7 @@ class Disk:
 class Memories(RuleBasedStateMachine):
     """The same operations on memory, on disk and on dictionaries."""
 
-    keep: str | int = "every"
+    keep: Keep = "every"
 
     def __init__(self) -> None:
         super().__init__()
@@ -218,20 +218,20 @@ class Memories(RuleBasedStateMachine):
         assert {client for (client,) in noted} == {client for client, found in self.witnesses.items() if found}
 
 
-def run(keep: str | int, examples: int, steps: int) -> None:
+def run(keep: Keep, examples: int, steps: int) -> None:
     machine = type(f"Keeps{keep}", (Memories,), {"keep": keep})
     chosen = settings(max_examples=examples, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
     run_state_machine_as_test(machine, settings=chosen)
 
 
 @pytest.mark.parametrize("keep", ["every", 2, 3, "ends"])
-def test_memory_and_disk_agree(keep: str | int) -> None:
+def test_memory_and_disk_agree(keep: Keep) -> None:
     run(keep, examples=6, steps=15)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("keep", ["every", 2, 3, "ends"])
-def test_memory_and_disk_agree_at_length(keep: str | int) -> None:
+def test_memory_and_disk_agree_at_length(keep: Keep) -> None:
     run(keep, examples=80, steps=40)
 
 

@@ -18,6 +18,7 @@ import pytest
 import typer
 
 from fedforget import Plan, ServerOptimizer
+from fedforget.algorithm.plan import Keep
 from fedforget.builtin import open_run
 from fedforget.disk.door import Door
 from fedforget.disk.files import digest
@@ -575,7 +576,7 @@ def refused_once(code: int, *arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("keep", ["every", "ends", 2])
-def test_in_python_with_own_data_and_a_server_that_remembers(tmp_path: Path, keep: str | int) -> None:
+def test_in_python_with_own_data_and_a_server_that_remembers(tmp_path: Path, keep: Keep) -> None:
     plan = Plan(3, 3, 2, 6, server=ServerOptimizer("fedadam", lr=0.01), keep=keep)
     opened = world.opened(tmp_path / "run", plan)
     opened.train()

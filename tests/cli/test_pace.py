@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedforget.cli.output import Pace
+from fedforget.cli.progress import Pace
 
 
 class Clock:

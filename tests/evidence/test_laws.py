@@ -20,7 +20,7 @@ from fedforget.algorithm import forget as forgetting
 from fedforget.algorithm.forget import Decision, Request, forget
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server, learn
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import Keep, Plan
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
@@ -57,7 +57,7 @@ def client(identifier: Any, *arrival: int) -> tuple[Any, ...]:
     return ("client", identifier, *arrival)
 
 
-def distance(world: World, requests: Sequence[Any], *, keep: str | int = "every", **numbers: Any) -> Fraction:
+def distance(world: World, requests: Sequence[Any], *, keep: Keep = "every", **numbers: Any) -> Fraction:
     law = law_after_forgetting(world, requests, **numbers, keep=keep)
     assert sum(law.values()) == 1
     return total_variation(law, textbook_law(remaining_world(world, requests), **numbers))
@@ -114,7 +114,7 @@ CASES = [
 
 @pytest.mark.parametrize("keep", ["every", 2, "ends"])
 @pytest.mark.parametrize(("world", "requests", "numbers"), CASES)
-def test_forgetting_has_the_textbooks_law(world: World, requests: Any, numbers: Any, keep: str | int) -> None:
+def test_forgetting_has_the_textbooks_law(world: World, requests: Any, numbers: Any, keep: Keep) -> None:
     K, b, E, R = numbers
     assert distance(world, requests, keep=keep, K=K, b=b, E=E, R=R) == 0
 
@@ -136,7 +136,7 @@ def test_decimal_string_ids_give_the_same_law() -> None:
 
 
 @st.composite
-def tiny(draw: st.DrawFn) -> tuple[World, list[Any], dict[str, int], str | int]:
+def tiny(draw: st.DrawFn) -> tuple[World, list[Any], dict[str, int], Keep]:
     names: list[Id] = [0, 1, "a", "03"]
     world = {who: tuple(names[: draw(st.integers(1, 3))]) for who in names[: draw(st.integers(1, 3))]}
     numbers = {"K": draw(st.integers(1, 2)), "b": draw(st.integers(1, 2)), "E": draw(st.integers(1, 2))}
@@ -322,7 +322,7 @@ def law_on_disk(world: World, requests: Sequence[Request], plan: Plan) -> Law:
     ids=str,
 )
 def test_histories_stored_on_disk_have_the_textbooks_law(
-    requests: tuple[Request, ...], left: World, keep: str | int
+    requests: tuple[Request, ...], left: World, keep: Keep
 ) -> None:
     world: World = {"a": (0, 1), 7: (0,)}
     law = law_on_disk(world, requests, Plan(1, 1, 1, 2, keep=keep))

@@ -16,7 +16,7 @@ from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.requests import chain
 from fedforget.requests.chain import EventChain
 from fedforget.requests.inbox import Inbox
-from fedforget.requests.lifecycle import Stage, Submission, one_month_after
+from fedforget.requests.lifecycle import Basis, Stage, Submission, one_month_after
 from fedforget.requests.policy import Policy
 from fedforget.session.deferral import hand_in
 from fedforget.store import run_directory
@@ -516,8 +516,10 @@ def test_repeated_forget_can_advance_the_deadline_and_lower_the_guarantee_only(t
     assert run.verify().ok
 
 
-@pytest.mark.parametrize(("basis", "law"), [("exogenous", True), ("unknown", False), ("model-informed", False)])
-def test_cancel_or_add_keeps_the_law_only_if_exogenous(tmp_path: Path, basis: str, law: bool) -> None:
+@pytest.mark.parametrize(
+    ("basis", "law"), [(Basis.EXOGENOUS, True), (Basis.UNKNOWN, False), (Basis.MODEL_INFORMED, False)]
+)
+def test_cancel_or_add_keeps_the_law_only_if_exogenous(tmp_path: Path, basis: Basis, law: bool) -> None:
     for act in ("cancel", "add"):
         run = opened(tmp_path / act, seed=None, without=[Request(4, 1)])
         run.train()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
+from fedforget.algorithm.plan import Keep
 from fedforget.errors import InvalidInput
 from fedforget.training import local_sgd
 from fedforget.training.local_sgd import TorchLearner
@@ -153,7 +154,7 @@ STREAM = (
 
 @pytest.mark.parametrize("keep", ["every", 2, "ends"])
 @pytest.mark.parametrize("case", CASES)
-def test_stream_of_requests_equals_training_without_the_data(case: str, keep: str | int) -> None:
+def test_stream_of_requests_equals_training_without_the_data(case: str, keep: Keep) -> None:
     check(Erasure(WORLD, Plan(2, 2, 2, 6, keep=keep), 11, STREAM), case)
 
 

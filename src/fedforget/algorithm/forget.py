@@ -31,6 +31,7 @@ class Request:
 
     @property
     def level(self) -> str:
+        """``"sample"`` or ``"client"``."""
         return "client" if self.sample is None else "sample"
 
     def __str__(self) -> str:

@@ -10,15 +10,16 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, Final, Literal
 
 from fedforget.errors import InvalidInput, PlanRefused, quoted
 
 _MOST = 2**31 - 1
 _MOST_A_ROUND = {"clients_per_round": 10**6, "local_steps": 10**6}
 _FROM_ONE = "the nearest feasible value is 1"
-KEEP_EVERY = "every"
-KEEP_ENDS = "ends"
+KEEP_EVERY: Final = "every"
+KEEP_ENDS: Final = "ends"
+Keep = int | Literal["every", "ends"]
 _WITNESS_INTERVAL = 10  # rounds: noting one each round takes 5 % of a short round
 
 
@@ -74,7 +75,7 @@ class Plan:
     rounds: int  # R
     local: LocalOptimizer = field(default_factory=LocalOptimizer)
     server: ServerOptimizer = field(default_factory=ServerOptimizer)
-    keep: str | int = KEEP_EVERY  # every round, every c-th, or only the ends
+    keep: Keep = KEEP_EVERY  # every round, every c-th, or only the ends
 
     def __post_init__(self) -> None:
         for name in ("clients_per_round", "batch_size", "local_steps", "rounds"):

@@ -35,7 +35,6 @@ app = typer.Typer(
     name="fedforget",
     help="Exact federated unlearning: train a federation, forget samples and clients exactly, and prove it.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
@@ -53,7 +52,6 @@ def options(
     if version:
         print(f"fedforget {__version__}")
         raise typer.Exit
-    logging.getLogger("fedforget").addHandler(logging.NullHandler())
     if log_file is not None:
         try:
             handler = logging.FileHandler(log_file, encoding="utf-8")

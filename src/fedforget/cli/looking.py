@@ -10,19 +10,22 @@ import typer
 
 from fedforget.algorithm.ids import canonical_id
 from fedforget.cli.app import app
-from fedforget.cli.output import JsonOption, days_left, emit, pairs, standing, table
+from fedforget.cli.option_groups import grouped
+from fedforget.cli.output import Output, days_left, pairs, standing, table
 from fedforget.errors import UnknownTarget, escaped, quoted
 
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
 @app.command()
+@grouped
 def status(
     run: RunPath,
     check: Annotated[
         bool, typer.Option("--check", help="Exit with 17 if a request is overdue or unfinished; for cron and monitors.")
     ] = False,
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Show the progress of a run and its requests."""
     from fedforget.session.status import attention, status_of  # noqa: PLC0415
@@ -46,16 +49,18 @@ def status(
         ]
         return f"{shown}\n\n{table(header, rows)}"
 
-    emit({**facts, "receipts": receipts}, as_json, text)
+    output.emit({**facts, "receipts": receipts}, text)
     if check and (problem := attention(run, found)) is not None:
         raise problem
 
 
-@app.command()
+@app.command(short_help="List the clients of a run.")
+@grouped
 def clients(
     run: RunPath,
     client: Annotated[str | None, typer.Option(help="Show this client's sample ids.")] = None,
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """The clients of a run and their sizes, or one client's sample ids."""
     from fedforget.store import run_directory  # noqa: PLC0415
@@ -64,35 +69,34 @@ def clients(
         sizes = opened.clients.sizes()
         if client is None:
             rows = [{"client": who, "samples": sizes.get(who, 0)} for who in opened.server.roster]
-            emit(
-                {"clients": rows}, as_json, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows])
-            )
+            output.emit({"clients": rows}, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows]))
             return
         who = canonical_id(client)
         if who not in sizes:
             raise UnknownTarget(f"there is no client {quoted(client)} in {run}", hint=f"see `fedforget clients {run}`")
         ids = list(opened.clients.samples(who))
-    emit(
-        {"client": who, "samples": len(ids), "ids": ids}, as_json, lambda: "\n".join(escaped(str(each)) for each in ids)
-    )
+    output.emit({"client": who, "samples": len(ids), "ids": ids}, lambda: "\n".join(escaped(str(each)) for each in ids))
 
 
-@app.command()
-def state(run: RunPath, as_json: JsonOption = False) -> None:
+@app.command(short_help="Print the digest of a run's state.")
+@grouped
+def state(run: RunPath, output: Output) -> None:
     """The digest of the run's state: equal for a run that forgot and a run that never had the data."""
     from fedforget.store import run_directory  # noqa: PLC0415
     from fedforget.store.state_digest import state_digest  # noqa: PLC0415
 
     with run_directory.reading(run) as opened:
         digest = state_digest(opened)
-    emit({"digest": digest}, as_json, lambda: digest)
+    output.emit({"digest": digest}, lambda: digest)
 
 
-@app.command()
+@app.command(short_help="Write the current model to a file.")
+@grouped
 def export(
     run: RunPath,
     file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or anything else for a PyTorch state_dict.")],
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Write the current model as a plain PyTorch state_dict or as safetensors."""
     from fedforget.session.status import export_run, is_safetensors  # noqa: PLC0415
@@ -100,4 +104,4 @@ def export(
     digest, rounds_done = export_run(run, file)
     kind = "safetensors" if is_safetensors(file) else "PyTorch state_dict"
     facts = {"file": str(file), "format": kind, "model_digest": digest, "rounds_done": rounds_done}
-    emit(facts, as_json, lambda: pairs(facts))
+    output.emit(facts, lambda: pairs(facts))

@@ -1,145 +1,149 @@
-"""Options shared by the commands, and plan options from the command line, a TOML file, or both."""
+"""The option groups that several commands share."""
 
 from __future__ import annotations
 
+import functools
 import sys
 import tomllib
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
-from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, LocalOptimizer, Plan, ServerOptimizer
+from fedforget.algorithm.plan import (
+    KEEP_ENDS,
+    KEEP_EVERY,
+    Keep,
+    LocalOptimizer,
+    Plan,
+    ServerOptimizer,
+    check_eval_every,
+)
 from fedforget.errors import InvalidInput, PlanRefused, quoted
 from fedforget.federation.pool import PATIENCE
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
-Data = Annotated[str | None, typer.Option(help="Dataset: digits.", show_default="digits")]
-Clients = Annotated[int | None, typer.Option(help="How many clients share the data (M).", show_default="60")]
-RhoS = Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")]
-RhoC = Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")]
-PerRound = Annotated[int | None, typer.Option(help="Slots per round (K); with --batch-size instead of the rhos.")]
-BatchSize = Annotated[int | None, typer.Option(help="Samples per local step (b).")]
-Rounds = Annotated[int | None, typer.Option(help="Communication rounds (R).")]
-LocalSteps = Annotated[int | None, typer.Option(help="Local steps per round (E).")]
-Seed = Annotated[int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")]
-Config = Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")]
+DATA, CLIENTS = "digits", 60
 
 
-EvalEvery = Annotated[
-    int | None, typer.Option(help="Evaluate the model on the test set every N rounds.", show_default="the last")
-]
-RecomputeAll = Annotated[
-    bool,
-    typer.Option("--recompute-all", help="Recompute all rounds here: exact even if another environment trained them."),
-]
-AcceptMixed = Annotated[
-    bool,
-    typer.Option("--accept-mixed", help="Continue after another environment: neither reproduces the bytes."),
-]
-Federation = Annotated[
-    str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
-]
-ServerOptimizerName = Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")]
-Workers = Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")]
-WorkerTimeout = Annotated[
-    float | None, typer.Option(help="Seconds allowed to a worker for one client's round.", show_default="600")
-]
+@dataclass(frozen=True, slots=True)
+class WorkforceOptions:
+    """Where clients are trained. The default is the pool on Linux, else this process."""
+
+    federation: Annotated[
+        str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
+    ] = None
+    workers: Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
+    worker_timeout: Annotated[
+        float | None, typer.Option(help="Seconds allowed to a worker for one client's round.", show_default="600")
+    ] = None
+
+    def __post_init__(self) -> None:
+        self.workforce()  # raises before the command opens or creates anything
+
+    def workforce(self) -> Workforce:
+        default = POOL if sys.platform == "linux" or self.workers is not None else INLINE
+        patience = PATIENCE if self.worker_timeout is None else self.worker_timeout
+        return Workforce(self.federation or default, self.workers, patience)
 
 
-def workforce(federation: str | None, workers: int | None, timeout: float | None) -> Workforce:
-    """Check the options for the worker processes. The default is the pool on Linux, else inline."""
-    default = POOL if sys.platform == "linux" or workers is not None else INLINE
-    return Workforce(federation or default, workers, PATIENCE if timeout is None else timeout)
+@dataclass(frozen=True, slots=True)
+class RoundsOptions(WorkforceOptions):
+    """How rounds are computed and measured."""
+
+    eval_every: Annotated[
+        int | None, typer.Option(help="Evaluate the model on the test set every N rounds.", show_default="the last")
+    ] = None
+    recompute_all: Annotated[
+        bool,
+        typer.Option(
+            "--recompute-all", help="Recompute all rounds here: exact even if another environment trained them."
+        ),
+    ] = False
+    accept_mixed: Annotated[
+        bool,
+        typer.Option("--accept-mixed", help="Continue after another environment: neither reproduces the bytes."),
+    ] = False
+
+    def __post_init__(self) -> None:
+        self.workforce()
+        check_eval_every(self.eval_every)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class PlanOptions:
     """The options of a plan; None where not given."""
 
-    data: str | None = None
-    clients: int | None = None
-    rho_s: float | None = None
-    rho_c: float | None = None
-    clients_per_round: int | None = None
-    batch_size: int | None = None
-    rounds: int | None = None
-    local_steps: int | None = None
-    seed: int | None = None
-    keep: str | int | None = None
-    lr: float | None = None
-    momentum: float | None = None
-    weight_decay: float | None = None
-    prox: float | None = None
-    server_optimizer: str | None = None
-    server_lr: float | None = None
+    data: Annotated[str | None, typer.Option(help="Dataset: digits.", show_default=DATA)] = None
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients share the data (M).", show_default=str(CLIENTS))
+    ] = None
+    rho_s: Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")] = None
+    rho_c: Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")] = None
+    clients_per_round: Annotated[
+        int | None, typer.Option(help="Slots per round (K); with --batch-size instead of the rhos.")
+    ] = None
+    batch_size: Annotated[int | None, typer.Option(help="Samples per local step (b).")] = None
+    rounds: Annotated[int | None, typer.Option(help="Communication rounds (R).")] = None
+    local_steps: Annotated[int | None, typer.Option(help="Local steps per round (E).")] = None
+    seed: Annotated[
+        int | None, typer.Option(help="Derive every seed from this number.", show_default="from the system")
+    ] = None
+    keep: Annotated[
+        str | None, typer.Option(help="Models to keep: every, ends, or each N-th.", show_default="every")
+    ] = None
+    lr: Annotated[float | None, typer.Option(help="Local learning rate.", show_default="0.1")] = None
+    momentum: Annotated[float | None, typer.Option(help="Local momentum.", show_default="0")] = None
+    weight_decay: Annotated[float | None, typer.Option(help="Local weight decay.", show_default="0")] = None
+    prox: Annotated[float | None, typer.Option(help="FedProx term.", show_default="0")] = None
+    server_optimizer: Annotated[str | None, typer.Option(help="average or fedadam.", show_default="average")] = None
+    server_lr: Annotated[float | None, typer.Option(help="Learning rate of fedadam.", show_default="0.01")] = None
+    config: Annotated[Path | None, typer.Option(help="TOML file with any options of the plan.")] = None
 
-    def with_file(self, path: Path | None) -> PlanOptions:
-        """Fill options that are not given from a TOML file."""
-        if path is None:
+    def with_file(self) -> PlanOptions:
+        """Fill options that are not given from the TOML file of ``--config``."""
+        if self.config is None:
             return self
-        try:
-            values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path of --config") from error
-        except ValueError as error:
-            raise InvalidInput(f"{path} is not TOML: {error}", hint="correct the file") from error
-        known = {field.name: field.type for field in fields(self)}
-        for key, value in values.items():
-            if key not in known:
-                raise InvalidInput(f"{path} has an unknown key {quoted(key)}", hint=f"the keys are: {', '.join(known)}")
-            if not _fits(value, str(known[key])):
-                raise InvalidInput(
-                    f"{path}: {key} = {quoted(value)} is not {_in_words(str(known[key]))}", hint="correct the value"
-                )
-        return PlanOptions(
-            **{name: values.get(name) if getattr(self, name) is None else getattr(self, name) for name in known}
-        )
+        found = _read_config(self.config)
+        return replace(self, **{name: value for name, value in found.items() if getattr(self, name) is None})
 
     def given(self) -> list[str]:
         """Return the names of the options that are given."""
-        return [field.name for field in fields(self) if getattr(self, field.name) is not None]
+        return [name for name in _plan_keys() if getattr(self, name) is not None]
 
     def plan_for(self, sizes: Sequence[int]) -> Plan:
         """Return the plan for clients of these sizes."""
-        return self._maker()(sizes)
-
-    def _maker(self) -> Callable[[Sequence[int]], Plan]:
-        local_steps = _needed(self.local_steps, "--local-steps")
-        rounds = _needed(self.rounds, "--rounds")
+        length: dict[str, Any] = {
+            "local_steps": _needed(self.local_steps, "--local-steps"),
+            "rounds": _needed(self.rounds, "--rounds"),
+        }
+        local = said(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, prox=self.prox)
+        server = said(name=self.server_optimizer, lr=self.server_lr)
         others: dict[str, Any] = {
-            "local": LocalOptimizer(
-                **_said(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, prox=self.prox)
-            ),
-            "server": ServerOptimizer(**_said(name=self.server_optimizer, lr=self.server_lr)),
-            "keep": parse_keep(self.keep),
+            "local": LocalOptimizer(**local), "server": ServerOptimizer(**server), "keep": parse_keep(self.keep),
         }  # fmt: skip
         by_rho, by_number = (self.rho_s, self.rho_c), (self.clients_per_round, self.batch_size)
         if by_rho != (None, None) and by_number != (None, None):
             raise PlanRefused("both rho and K, b are given", hint="give one pair: they determine each other")
-        if None not in by_rho:
-            rho_s, rho_c = by_rho
-            return lambda sizes: Plan.from_rho(
-                rho_s=rho_s, rho_c=rho_c, local_steps=local_steps, rounds=rounds, sizes=sizes, **others  # type: ignore[arg-type]
-            )  # fmt: skip
-        if None not in by_number:
-            slots, batch = by_number
-            return lambda _: Plan(slots, batch, local_steps, rounds, **others)  # type: ignore[arg-type]
+        if self.rho_s is not None and self.rho_c is not None:
+            return Plan.from_rho(rho_s=self.rho_s, rho_c=self.rho_c, sizes=sizes, **length, **others)
+        if self.clients_per_round is not None and self.batch_size is not None:
+            return Plan(self.clients_per_round, self.batch_size, **length, **others)
         raise PlanRefused(
             "the plan is not determined",
             hint="give --rho-s and --rho-c, or --clients-per-round and --batch-size",
         )
 
 
-def parse_keep(text: str | int | None) -> str | int:
-    if text is None:
+def parse_keep(text: str | int | None) -> Keep:
+    if text in (None, KEEP_EVERY):
         return KEEP_EVERY
-    if text in (KEEP_EVERY, KEEP_ENDS):
-        return text
+    if text == KEEP_ENDS:
+        return KEEP_ENDS
     try:
-        return int(text)
+        return int(str(text))
     except ValueError as error:
         raise PlanRefused(
             f"cannot keep models {quoted(text)}", hint="keep every, ends, or a whole number from 1"
@@ -152,21 +156,39 @@ def _needed(value: int | None, option: str) -> int:
     return value
 
 
-def _said(**values: Any) -> dict[str, Any]:
+def said(**values: Any) -> dict[str, Any]:
+    """Return the values that are given."""
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _in_words(annotation: str) -> str:
-    if "float" in annotation:
-        return "a number"
-    return {"str": "text", "int": "a whole number"}.get(annotation.removesuffix(" | None"), "text or a whole number")
+@functools.cache
+def _plan_keys() -> dict[str, Any]:
+    """Return the names and types of the options that belong to the plan."""
+    return {name: hint for name, hint in get_type_hints(PlanOptions).items() if name != "config"}
 
 
-def _fits(value: object, annotation: str) -> bool:
-    if isinstance(value, bool):
-        return False
-    if "float" in annotation:
-        return isinstance(value, (int, float))
-    return isinstance(
-        value, (str, int) if "str" in annotation and "int" in annotation else str if "str" in annotation else int
-    )
+def _read_config(path: Path) -> dict[str, Any]:
+    """Read options of the plan from a TOML file."""
+    try:
+        values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
+    except OSError as error:
+        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path of --config") from error
+    except ValueError as error:
+        raise InvalidInput(f"{path} is not TOML: {error}", hint="correct the file") from error
+    known = _plan_keys()
+    for key, value in values.items():
+        if key not in known:
+            raise InvalidInput(f"{path} has an unknown key {quoted(key)}", hint=f"the keys are: {', '.join(known)}")
+        kind = "text or a whole number" if key == "keep" else _KINDS[get_args(known[key])[0]]
+        if isinstance(value, bool) or not isinstance(value, _ACCEPTED[kind]):
+            raise InvalidInput(f"{path}: {key} = {quoted(value)} is not {kind}", hint="correct the value")
+    return values
+
+
+_KINDS = {str: "text", int: "a whole number", float: "a number"}
+_ACCEPTED: dict[str, tuple[type, ...]] = {
+    "text": (str,),
+    "a whole number": (int,),
+    "a number": (int, float),
+    "text or a whole number": (str, int),
+}

@@ -6,47 +6,65 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 import typer
 
+from fedforget.cli.progress import progress
 from fedforget.errors import StorageFailed, escaped
 
-if TYPE_CHECKING:
-    from fedforget.session.status import Status
 
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")]
-_PLAIN_EVERY = 5.0  # seconds between progress lines when stderr is not a terminal
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a command speaks: results on stdout, everything else on stderr."""
+
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")] = False
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Only results, warnings and errors: no progress, no notes.")
+    ] = False
+
+    def emit(self, value: Mapping[str, Any], text: Callable[[], str]) -> None:
+        """Print a result to stdout, as JSON or as text."""
+        printed(json.dumps(value, indent=2) if self.as_json else text())
+
+    def say(self, message: str) -> None:
+        """Print a note for people."""
+        if not self.quiet:
+            print(message, file=sys.stderr)
+
+    def announce(self, message: str) -> None:
+        """Print a note about the work ahead. Scripts don't read it."""
+        if not self.as_json:
+            self.say(message)
+
+    def warn(self, message: str) -> None:
+        print(f"warning: {message}", file=sys.stderr)
+
+    @contextlib.contextmanager
+    def progress(
+        self, title: str, total: int | None, unit: str = "round", start: int = 0
+    ) -> Iterator[Callable[[int], None]]:
+        """Show progress. Yields a function to call with the number of finished units."""
+        if self.quiet:
+            yield lambda _: None
+            return
+        with progress(title, total, unit, start) as advance:
+            yield advance
 
 
-def emit(value: Mapping[str, Any], as_json: bool, text: Callable[[], str]) -> None:
-    """Print a result to stdout, as JSON or as text."""
+def printed(text: str) -> None:
+    """Print to stdout. A reader that closes the pipe early is not an error; a full disk is."""
     try:
-        print(json.dumps(value, indent=2) if as_json else text(), flush=True)
-    except BrokenPipeError:  # the reader closed the pipe: not an error
+        print(text, flush=True)
+    except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # else closing stdout fails again
         raise StorageFailed(
             f"cannot write the result: {error.strerror}", hint="fix the cause and give the same command again"
         ) from error
-
-
-def say(message: str) -> None:
-    """Print a message for people, on stderr."""
-    print(message, file=sys.stderr)
-
-
-def warn(message: str) -> None:
-    say(f"warning: {message}")
-
-
-def say_recomputed(status: Status, as_json: bool) -> None:
-    """Announce the cost of ``--recompute-all`` before it starts."""
-    if status.rounds_done and not as_json:
-        say(f"recomputing all {status.rounds_done} rounds ({status.steps_done} steps)")
 
 
 def pairs(rows: Mapping[str, object]) -> str:
@@ -99,76 +117,3 @@ def _cell(value: object) -> str:
     if isinstance(value, Mapping):
         return ", ".join(f"{key}: {_cell(held)}" for key, held in value.items()) or "-"
     return f"{value:.4g}" if isinstance(value, float) else escaped(str(value))
-
-
-@contextlib.contextmanager
-def progress(title: str, total: int | None, unit: str = "round", start: int = 0) -> Iterator[Callable[[int], None]]:
-    """Show progress with rate and time left: a bar on a terminal, else a line every few seconds.
-
-    Yields a function to call with the number of finished units.
-    """
-    if sys.stderr.isatty():
-        with _bar(title, total, unit, start) as advance:
-            yield advance
-        return
-    last = time.monotonic()
-    pace = Pace(unit, total)
-
-    def line(done: int) -> None:
-        nonlocal last
-        pace.reach(done)
-        if time.monotonic() - last >= _PLAIN_EVERY:
-            last = time.monotonic()
-            of = f" of {total}" if total else ""
-            say(f"{title}: {unit} {done}{of}{pace.text(', ')}")
-
-    yield line
-
-
-class Pace:
-    """The rate of progress, measured from the first reported unit: a recomputation starts at any round."""
-
-    def __init__(self, unit: str, total: int | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self._unit, self._total, self._clock = unit, total, clock
-        self._began: tuple[int, float] | None = None
-        self._now: tuple[int, float] = (0, 0.0)
-
-    def reach(self, done: int) -> None:
-        self._now = done, self._clock()
-        if self._began is None or done < self._began[0]:
-            self._began = self._now
-
-    def text(self, before: str = "") -> str:
-        """Format the rate and the time left; empty until the rate is known."""
-        if self._began is None or self._now[0] <= self._began[0] or self._now[1] <= self._began[1]:
-            return ""
-        rate = (self._now[0] - self._began[0]) / (self._now[1] - self._began[1])
-        speed = f"{rate:.3g} {self._unit}s/s" if rate >= 1 else f"{1 / rate:.3g} s/{self._unit}"
-        left = "" if self._total is None else f", {_duration((self._total - self._now[0]) / rate)} left"
-        return f"{before}{speed}{left}"
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
-
-
-@contextlib.contextmanager
-def _bar(title: str, total: int | None, unit: str, start: int) -> Iterator[Callable[[int], None]]:
-    from rich.console import Console  # noqa: PLC0415 (only a terminal needs it)
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn  # noqa: PLC0415
-
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn(unit + "s"),
-        TextColumn("{task.fields[pace]}"),
-    )  # fmt: skip
-    pace = Pace(unit, total)
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(title, total=total, completed=start, pace="")
-
-        def advance(done: int) -> None:
-            pace.reach(done)
-            bar.update(task, completed=done, pace=pace.text())
-
-        yield advance

@@ -3,24 +3,50 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Annotated, Any
 
-from fedforget.cli.options import PlanOptions
-from fedforget.errors import PlanRefused
+import typer
+
+from fedforget.cli.options import PlanOptions, said
+from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.planner.search import Choice, Limits, Needs
+
+Whole = int | None
+Real = float | None
+
+
+def with_find(text: str, **settings: Any) -> Any:
+    return typer.Option(help=f"With --find: {text}.", **settings)
 
 
 @dataclass(frozen=True, slots=True)
 class Sought:
-    """The needs and limits that were given."""
+    """What training needs, and what forgetting may cost at most."""
 
-    min_samples_per_step: int | None = None
-    min_clients_per_round: int | None = None
-    min_batch_size: int | None = None
-    max_local_steps: int | None = None
-    max_rounds: int | None = None
-    limits: Limits = field(default_factory=Limits)
+    find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False
+    min_samples_per_step: Annotated[Whole, with_find("least K*b that training needs")] = None
+    min_clients_per_round: Annotated[Whole, with_find("least K", show_default="1")] = None
+    min_batch_size: Annotated[Whole, with_find("least b", show_default="1")] = None
+    max_local_steps: Annotated[Whole, with_find("most E that training bears")] = None
+    max_rounds: Annotated[Whole, with_find("most R, for the sake of traffic")] = None
+    max_rho_s: Annotated[Real, with_find("most rho_s, of the smallest client")] = None
+    max_rho_c: Annotated[Real, with_find("most rho_c")] = None
+    max_sample_probability: Annotated[Real, with_find("most P(recompute) for a sample of the smallest client")] = None
+    max_client_probability: Annotated[Real, with_find("most P(recompute) for a client")] = None
+
+    def require_find(self) -> None:
+        if not self.find and replace(self, find=True) != Sought(find=True):
+            raise InvalidInput("limits are for finding a plan", hint="add --find, or leave out --min-... and --max-...")
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(
+            **said(
+                rho_s=self.max_rho_s, rho_c=self.max_rho_c, sample_probability=self.max_sample_probability,
+                client_probability=self.max_client_probability,
+            )
+        )  # fmt: skip
 
     def needs(self, options: PlanOptions, steps: int | None) -> Needs:
         """Refuse options that do not bound K, b and E: the cheapest plan would learn nothing."""
@@ -108,7 +134,3 @@ def found(choices: Sequence[Choice], options: PlanOptions) -> PlanOptions:
         options, clients_per_round=best.clients_per_round, batch_size=best.batch_size, local_steps=best.local_steps,
         rounds=best.rounds,
     )  # fmt: skip
-
-
-def said(**values: Any) -> dict[str, Any]:
-    return {name: value for name, value in values.items() if value is not None}

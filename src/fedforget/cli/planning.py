@@ -4,89 +4,85 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedforget.algorithm.plan import Plan
 from fedforget.cli.app import app
-from fedforget.cli.options import (
-    BatchSize,
-    Clients,
-    Config,
-    Data,
-    LocalSteps,
-    PerRound,
-    PlanOptions,
-    RhoC,
-    RhoS,
-    Rounds,
-    Seed,
-    ServerOptimizerName,
-    Workers,
-)
-from fedforget.cli.output import JsonOption, emit, warn
-from fedforget.cli.plan_search import Sought, found, said, with_steps
+from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import CLIENTS, DATA, PlanOptions
+from fedforget.cli.output import Output
+from fedforget.cli.plan_search import Sought, Whole, found, with_steps
 from fedforget.cli.plan_text import text_of
 from fedforget.errors import InvalidInput, PlanRefused
+from fedforget.federation.pool import default_workers
 from fedforget.planner.report import Circumstances, facts_of
-from fedforget.planner.search import Choice, Limits, cheapest_plans
+from fedforget.planner.search import Choice, cheapest_plans
 from fedforget.planner.windows import Requests
 
 DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 _WINDOWS = (1.0, 7.0, 30.0)
 _MOST_CLIENTS = 10**7  # the planner lists the size of each
 
-Whole = int | None
-Real = float | None
 
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """Who takes part, and which requests are expected."""
 
-def _option(text: str, **settings: Any) -> Any:
-    return typer.Option(help=text, **settings)
-
-
-@app.command()
-def plan(
-    data: Data = None,
-    clients: Clients = None,
-    samples: Annotated[Whole, _option("Samples per client (N), instead of a dataset.")] = None,
-    rho_s: RhoS = None,
-    rho_c: RhoC = None,
-    clients_per_round: PerRound = None,
-    batch_size: BatchSize = None,
-    rounds: Rounds = None,
-    local_steps: LocalSteps = None,
-    steps: Annotated[Whole, _option("Steps in all (T), instead of --rounds or --local-steps.")] = None,
-    keep: Annotated[str | None, _option("Models to keep: every, ends, or each N-th.", show_default="every")] = None,
-    server_optimizer: ServerOptimizerName = None,
+    samples: Annotated[Whole, typer.Option(help="Samples per client (N), instead of a dataset.")] = None
+    steps: Annotated[Whole, typer.Option(help="Steps in all (T), instead of --rounds or --local-steps.")] = None
     model_bytes: Annotated[
-        Whole, _option("Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP")
-    ] = None,
-    workers: Workers = None,
-    requests_per_day: Annotated[float, _option("How many erasure requests come in.")] = 1.0,
-    sample_share: Annotated[float, _option("Which share of them is for a sample, not a client.")] = 0.5,
+        Whole,
+        typer.Option(
+            help="Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP"
+        ),
+    ] = None
+    workers: Annotated[Whole, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
+    requests_per_day: Annotated[float, typer.Option(help="How many erasure requests come in.")] = 1.0
+    sample_share: Annotated[float, typer.Option(help="Which share of them is for a sample, not a client.")] = 0.5
     window: Annotated[
-        list[float] | None, _option("Days to collect requests for; may be repeated.", show_default="1, 7, 30")
-    ] = None,
-    several: Annotated[int, _option("How many requests to meet at once, and one after the other.")] = 10,
-    find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False,
-    min_samples_per_step: Annotated[Whole, _option("With --find: least K*b that training needs.")] = None,
-    min_clients_per_round: Annotated[Whole, _option("With --find: least K.", show_default="1")] = None,
-    min_batch_size: Annotated[Whole, _option("With --find: least b.", show_default="1")] = None,
-    max_local_steps: Annotated[Whole, _option("With --find: most E that training bears.")] = None,
-    max_rounds: Annotated[Whole, _option("With --find: most R, for the sake of traffic.")] = None,
-    max_rho_s: Annotated[Real, _option("With --find: most rho_s, of the smallest client.")] = None,
-    max_rho_c: Annotated[Real, _option("With --find: most rho_c.")] = None,
-    max_sample_probability: Annotated[
-        Real, _option("With --find: most P(recompute) for a sample of the smallest client.")
-    ] = None,
-    max_client_probability: Annotated[Real, _option("With --find: most P(recompute) for a client.")] = None,
-    plot: Annotated[Path | None, _option("Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
-    seed: Seed = None,
-    config: Config = None,
-    as_json: JsonOption = False,
+        list[float] | None,
+        typer.Option(help="Days to collect requests for; may be repeated.", show_default="1, 7, 30"),
+    ] = None
+    several: Annotated[int, typer.Option(help="How many requests to meet at once, and one after the other.")] = 10
+
+    def __post_init__(self) -> None:
+        for name in ("workers", "model_bytes", "several"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                option = "--" + name.replace("_", "-")
+                raise InvalidInput(f"{option} must be a whole number from 1, not {value}", hint="correct the value")
+        for days in self.window or ():
+            if not 0 < days < float("inf"):
+                raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
+
+    def circumstances(self, sizes: Sequence[int]) -> Circumstances:
+        try:
+            requests = Requests(self.requests_per_day, self.sample_share)
+        except ValueError as error:
+            raise InvalidInput(str(error), hint="correct --requests-per-day or --sample-share") from error
+        return Circumstances(
+            sizes=Counter(sizes),
+            model_bytes=self.model_bytes or DIGITS_MLP_BYTES,
+            workers=self.workers or default_workers(),
+            requests=requests,
+            windows=self.window or _WINDOWS,
+            several=self.several,
+        )
+
+
+@app.command(short_help="Show what a plan costs, before training.")
+@grouped
+def plan(
+    *,
+    options: PlanOptions,
+    situation: Situation,
+    sought: Sought,
+    plot: Annotated[Path | None, typer.Option(help="Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
+    output: Output,
 ) -> None:
     """Show what a plan means before training: the rho it realises, and what forgetting, storage and traffic cost.
 
@@ -106,40 +102,28 @@ def plan(
       fedforget plan --find --clients 300 --samples 200 --steps 300 --min-samples-per-step 50 --max-local-steps 10
           --min-clients-per-round 4 --max-rho-c 0.5
     """
-    options = PlanOptions(
-        data=data, clients=clients, rho_s=rho_s, rho_c=rho_c, clients_per_round=clients_per_round,
-        batch_size=batch_size, rounds=rounds, local_steps=local_steps, seed=seed, keep=keep,
-        server_optimizer=server_optimizer,
-    ).with_file(config)  # fmt: skip
-    limits = said(
-        rho_s=max_rho_s, rho_c=max_rho_c, sample_probability=max_sample_probability,
-        client_probability=max_client_probability,
-    )  # fmt: skip
-    sought = Sought(
-        min_samples_per_step, min_clients_per_round, min_batch_size, max_local_steps, max_rounds, Limits(**limits)
-    )
-    if not find and sought != Sought():
-        raise InvalidInput("limits are for finding a plan", hint="add --find, or leave out --min-... and --max-...")
-    needs = sought.needs(options, steps) if find else None
+    options = options.with_file()
+    sought.require_find()
+    needs = sought.needs(options, situation.steps) if sought.find else None
     if needs is None:
-        options = with_steps(options, steps)
+        options = with_steps(options, situation.steps)
         _require_a_plan(options)
-    requests = _requests(requests_per_day, sample_share, window)
-    crew, model_size = _whole("--workers", workers), _whole("--model-bytes", model_bytes)
-    sizes = _sizes(options, samples)
-    _whole("--several", several)
-    here = Circumstances(
-        Counter(sizes), model_size or DIGITS_MLP_BYTES, crew or _cores(), requests, window or _WINDOWS, several
-    )
-    choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, sample_share)
+    sizes = _sizes(options, situation.samples)
+    here = situation.circumstances(sizes)
+    choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, situation.sample_share)
     if choices:
         options = found(choices, options)
     binding = sought.binding(choices[0]) if choices else []
-    _show(options.plan_for(sizes), here, choices, binding, plot, as_json)
+    _show(options.plan_for(sizes), here, choices, binding, plot, output)
 
 
 def _show(
-    made: Plan, here: Circumstances, choices: Sequence[Choice], binding: Sequence[str], plot: Path | None, as_json: bool
+    made: Plan,
+    here: Circumstances,
+    choices: Sequence[Choice],
+    binding: Sequence[str],
+    plot: Path | None,
+    output: Output,
 ) -> None:
     facts = facts_of(made, here)
     warnings = rho_warnings(facts["rho_s"], facts["rho_c"], "the probabilities here are exact")
@@ -150,9 +134,9 @@ def _show(
 
         draw_costs(plot, made, here.sizes)
         facts["plot"] = str(plot)
-    emit({**facts, "warnings": warnings}, as_json, lambda: text_of(facts, choices, binding))
+    output.emit({**facts, "warnings": warnings}, lambda: text_of(facts, choices, binding))
     for warning in warnings:
-        warn(warning)
+        output.warn(warning)
 
 
 def _require_a_plan(options: PlanOptions) -> None:
@@ -165,33 +149,11 @@ def _require_a_plan(options: PlanOptions) -> None:
         )
 
 
-def _requests(per_day: float, sample_share: float, window: Sequence[float] | None) -> Requests:
-    for days in window or ():
-        if not 0 < days < float("inf"):
-            raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
-    try:
-        return Requests(per_day, sample_share)
-    except ValueError as error:
-        raise InvalidInput(str(error), hint="correct --requests-per-day or --sample-share") from error
-
-
-def _whole(name: str, value: int | None) -> int | None:
-    if value is not None and value < 1:
-        raise InvalidInput(f"{name} must be a whole number from 1, not {value}", hint="correct the value")
-    return value
-
-
-def _cores() -> int:
-    from fedforget.federation.pool import default_workers  # noqa: PLC0415 (only as the default)
-
-    return default_workers()
-
-
 def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
     if samples is None:
         from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
 
-        return sizes_of(options.data or "digits", 60 if options.clients is None else options.clients, options.seed)
+        return sizes_of(options.data or DATA, CLIENTS if options.clients is None else options.clients, options.seed)
     if options.data is not None:
         raise InvalidInput("both --samples and --data are given", hint="give M and N, or a dataset with --data")
     if options.clients is None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
-from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say, table
+from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import WorkforceOptions
+from fedforget.cli.output import Output, pairs, table
 from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, quoted
 from fedforget.plots.picture import check_format
-from fedforget.session.workforce import Workforce
 from fedforget.store import hints, run_directory
 
 if TYPE_CHECKING:
@@ -26,27 +25,27 @@ class VerificationFailed(FedForgetError):
     exit_code = EXIT_VERIFICATION_FAILED
 
 
-@app.command()
+@app.command(short_help="Replay a run and compare every byte.")
+@grouped
 def verify(
     run: Annotated[Path, typer.Argument(help="The run to check.")],
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: WorkforceOptions,
+    output: Output,
 ) -> None:
     """Derive all draws again, replay from round 0 on the remaining data, and compare every byte."""
     from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
     from fedforget.evidence import replay  # noqa: PLC0415
 
     with run_directory.reading(run, skip_seed_check=True) as opened:
-        engine = engine_of(opened, workforce(federation, workers, worker_timeout))
-        with progress("replaying", opened.server.rounds_done) as advance:
+        engine = engine_of(opened, how.workforce())
+        with output.progress("replaying", opened.server.rounds_done) as advance:
             found = replay.verify(opened, engine, advance)
     facts = found.as_dict()
     shown = {key: value for key, value in facts.items() if key != "problems"}
     if found.draws_ok is None:
         shown["draws_ok"] = "not checked"
-    emit(facts, as_json, lambda: pairs(shown))
+    output.emit(facts, lambda: pairs(shown))
     if not found.ok:
         raise VerificationFailed(
             f"{run} is not ok: {'; '.join(found.problems)}",
@@ -54,18 +53,20 @@ def verify(
             "restore the rest from a backup",
         )
     for problem in found.problems:
-        print(f"note: {problem}", file=sys.stderr)
+        output.say(f"note: {problem}")
 
 
-@app.command()
+@app.command(short_help="Enumerate tiny worlds: laws are exact.")
+@grouped
 def prove(
     only: Annotated[str | None, typer.Option(help="Run only the worlds whose name contains this.")] = None,
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Enumerate tiny worlds completely: the law after forgetting equals the textbook's, total variation exactly 0."""
     from fedforget.evidence.worlds import prove_all  # noqa: PLC0415
 
-    with progress("enumerating", None, unit="order") as advance:
+    with output.progress("enumerating", None, unit="order") as advance:
         results = prove_all(only, advance)
     if not results:
         raise InvalidInput(f"no world's name contains {quoted(only)}", hint="`fedforget prove` lists the worlds")
@@ -74,9 +75,8 @@ def prove(
         for r in results
     ]
     ok = all(r.exact for r in results)
-    emit(
+    output.emit(
         {"ok": ok, "worlds": [r.as_dict() for r in results]},
-        as_json,
         lambda: (
             table(("world", "K", "b", "E", "R", "orders", "total variation", "P(change)", "least possible"), rows)
             + f"\n\n{len(results)} worlds ({sum(r.processor for r in results)} through the processor of requests), "
@@ -88,29 +88,29 @@ def prove(
         raise VerificationFailed("a law is not exact", hint="report this: exactness is broken")
 
 
-@app.command()
+@app.command(short_help="Train, forget four times, compare digests.")
+@grouped
 def demo(
     out: Annotated[Path | None, typer.Option(help="Keep both runs in this directory.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw what happened into this file (.png, .svg, .pdf).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 2024,
-    federation: Federation = None,
-    workers: Workers = None,
-    as_json: JsonOption = False,
+    *,
+    how: WorkforceOptions,
+    output: Output,
 ) -> None:
     """Train on digits, forget four times, train again without all of it, and compare the two digests."""
     from fedforget.demo.story import run_demo  # noqa: PLC0415 (torch)
 
     if plot is not None:
         check_format(plot)
-    chosen = workforce(federation, workers, None)
-    story = run_demo(out, seed, chosen, say=(lambda _: None) if as_json else print, progress=progress)
+    story = run_demo(out, seed, how.workforce(), say=output.announce, progress=output.progress)
     if plot is not None:
         from fedforget.demo.plot import draw_story  # noqa: PLC0415 (matplotlib)
 
         draw_story(plot, story)
-    emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, as_json, lambda: _story_text(story))
+    output.emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, lambda: _story_text(story))
     if plot is not None:
-        say(f"drawn in {plot}")
+        output.say(f"drawn in {plot}")
     if not story.equal:
         raise VerificationFailed("the two digests differ", hint="report this: exactness is broken")
 
@@ -150,16 +150,16 @@ def _story_text(story: Story) -> str:
     )
 
 
-@app.command()
+@app.command(short_help="Check this machine, and a run.")
+@grouped
 def doctor(
     run: Annotated[Path | None, typer.Argument(help="A run to examine as well.")] = None,
     rebuild: Annotated[
         bool, typer.Option("--rebuild", help="Rebuild lost or torn models by replay, where that gives the same bytes.")
     ] = False,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: WorkforceOptions,
+    output: Output,
 ) -> None:
     """Check this machine (versions, vectors, repeatable arithmetic) and, if given, every file of a run."""
     from fedforget.health.doctor import examine  # noqa: PLC0415
@@ -170,7 +170,7 @@ def doctor(
     facts: dict[str, Any] = {}
     if rebuild and run is not None:
         if any(check.rebuildable for check in checks):
-            facts = _rebuilt(run, workforce(federation, workers, worker_timeout))
+            facts = _rebuilt(run, how, output)
             checks = examine(run)
         else:
             facts = {"rebuilt": [], "not_rebuilt": []}
@@ -183,7 +183,7 @@ def doctor(
         results = table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks])
         return "\n".join([results, *([""] if lines else []), *lines])
 
-    emit({"ok": not bad, "checks": [check.as_dict() for check in checks], **facts}, as_json, text)
+    output.emit({"ok": not bad, "checks": [check.as_dict() for check in checks], **facts}, text)
     if bad:
         raise VerificationFailed(
             "; ".join(f"{check.name}: {check.detail}" for check in bad),
@@ -191,11 +191,11 @@ def doctor(
         )
 
 
-def _rebuilt(run: Path, chosen: Workforce) -> dict[str, Any]:
+def _rebuilt(run: Path, how: WorkforceOptions, output: Output) -> dict[str, Any]:
     from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
     from fedforget.health.repair import rebuild_files  # noqa: PLC0415 (torch)
 
     with RunLock(run), run_directory.reading(run, only_idle=False) as opened:
-        engine = engine_of(opened, chosen, instead=lambda: f"rebuild it with {hints.rebuild(run)}")
-        with progress("replaying", None) as advance:
+        engine = engine_of(opened, how.workforce(), instead=lambda: f"rebuild it with {hints.rebuild(run)}")
+        with output.progress("replaying", None) as advance:
             return rebuild_files(opened, engine, advance).as_dict()

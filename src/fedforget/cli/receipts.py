@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from fedforget.cli.app import app
-from fedforget.cli.options import Federation, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say
+from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import WorkforceOptions
+from fedforget.cli.output import Output, pairs, printed
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.store import run_directory
 
@@ -22,6 +23,7 @@ _SHOWN = (
 
 
 @receipt.command()
+@grouped
 def show(
     run: Annotated[Path, typer.Argument(help="The run directory.")],
     request: Annotated[str, typer.Argument(help="The id of a request.")],
@@ -30,7 +32,8 @@ def show(
     ] = False,
     new_key: Annotated[bool, typer.Option("--new-key", help="Replace a lost signing key.")] = False,
     out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,
-    as_json: JsonOption = False,  # noqa: ARG001 (an envelope is JSON anyway)
+    *,
+    output: Output,
 ) -> None:
     """Write the signed receipt of a request: a DSSE envelope (Ed25519) around an in-toto statement."""
     from fedforget.disk.files import require_place, write_durably  # noqa: PLC0415
@@ -41,15 +44,17 @@ def show(
         raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
     place = None if out is None else require_place(out)
     issued = issue(run, request, public=public, new_key=new_key)
+    envelope = json.dumps(issued.envelope, indent=2)
     if place is None:
-        emit(issued.envelope, as_json=True, text=str)
+        printed(envelope)
     else:
-        write_durably(place, json.dumps(issued.envelope, indent=2).encode() + b"\n")
+        write_durably(place, envelope.encode() + b"\n")
     if issued.seeds_tainted_now:
-        say(f"note: {taint_note()}")
+        output.say(f"note: {taint_note()}")
 
 
 @receipt.command()
+@grouped
 def verify(
     file: Annotated[Path, typer.Argument(help="The receipt.")],
     key: Annotated[Path, typer.Option(help="The public key it was signed with (RUN/receipt-key.pub.pem).")],
@@ -58,10 +63,9 @@ def verify(
         int | None,
         typer.Option(help="Replay N random ones of the recomputed rounds.", show_default="all of them"),
     ] = None,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: WorkforceOptions,
+    output: Output,
 ) -> None:
     """Check a receipt offline; with the run, also against its record, and by replaying the rounds it is about."""
     from fedforget.evidence.receipts.check import check_with_run, read_receipt  # noqa: PLC0415
@@ -72,8 +76,8 @@ def verify(
     if run is not None:
         from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
 
-        with run_directory.reading(run) as opened, progress("replaying", None) as advance:
-            engine = engine_of(opened, workforce(federation, workers, worker_timeout))
+        with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
+            engine = engine_of(opened, how.workforce())
             check_with_run(found, opened, engine, sample_rounds, advance)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]
@@ -83,6 +87,6 @@ def verify(
         **{name: facts[name] for name in _SHOWN},
     }
     note = "" if found.note is None else f"\nnote: {found.note}"
-    emit(facts, as_json, lambda: pairs(shown) + note)
+    output.emit(facts, lambda: pairs(shown) + note)
     if not found.ok:
         raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")

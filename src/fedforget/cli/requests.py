@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -18,8 +16,10 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import LAW_LOST, costs_the_law, has_law
-from fedforget.cli.options import AcceptMixed, EvalEvery, Federation, RecomputeAll, Workers, WorkerTimeout, workforce
-from fedforget.cli.output import JsonOption, emit, pairs, progress, say_recomputed, table, warn
+from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import RoundsOptions
+from fedforget.cli.output import Output, pairs, table
+from fedforget.cli.sessions import session_on
 from fedforget.errors import InvalidInput, InvalidRequests, shown
 from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
@@ -28,22 +28,17 @@ from fedforget.requests.request_file import read_requests
 from fedforget.session import deferral
 from fedforget.session.preview import preview
 from fedforget.session.status import status_of
-from fedforget.session.workforce import Workforce
 from fedforget.store import hints, run_directory
 from fedforget.store.run_directory import OpenRun
-
-if TYPE_CHECKING:
-    from fedforget.session.session import Session
-
-log = logging.getLogger("fedforget")
 
 BasisOption = Annotated[str, typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.")]
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
-@app.command()
+@app.command(short_help="Forget samples and clients exactly.")
+@grouped
 def forget(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     client: Annotated[str | None, typer.Option(help="The client to forget, or whose sample to forget.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, carried out together or not at all.")] = None,
@@ -64,13 +59,9 @@ def forget(
         str | None, typer.Option(help="Your own name for this request: the same key again is the same request.")
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only the a-priori probability and cost.")] = False,
-    eval_every: EvalEvery = None,
-    recompute_all: RecomputeAll = False,
-    accept_mixed: AcceptMixed = False,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: RoundsOptions,
+    output: Output,
 ) -> None:
     """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there.
 
@@ -79,58 +70,27 @@ def forget(
     requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
     require_basis(basis or Basis.UNKNOWN)
     if dry_run:
-        _dry_run(run, requests, new_seed or recompute_all, as_json)
+        _dry_run(run, requests, new_seed or how.recompute_all, output)
         return
     if defer and new_seed:
         raise InvalidInput("new seeds cannot be deferred", hint="leave out one of --defer and --new-seed")
     submission = Submission.of(
         tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
     )
-    chosen = workforce(federation, workers, worker_timeout)
     with deferral.opened_for(run, submission, defer=defer) as (opened, take):
         before = has_law(opened)
         if take is not None:
             receipts = take(opened, submission)
         else:
-            with _session(
-                opened, "forgetting", partial(_instead, opened, submission), chosen, as_json=as_json,
-                eval_every=eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed,
-            ) as session:  # fmt: skip
+            instead = partial(_instead, opened, submission)
+            with session_on(opened, "forgetting", how, output, instead=instead) as session:
                 receipts = session.forget(submission)
         law_lost = basis is None and before and costs_the_law(opened, receipts)
         digest = opened.server.model_digest() if len(opened.server.roster) else None
-    done = [receipt for receipt in receipts if not receipt.is_open]
-    log.info("carried out %d requests, accepted %d more, on %s", len(done), len(receipts) - len(done), run)
-    _show(run, receipts, digest, as_json)
+        how_to_go_on = f"carry them out with {hints.run_pending(run, file=opened.file)}"
+    _show(receipts, digest, how_to_go_on, output)
     if law_lost:
-        warn(LAW_LOST)
-
-
-@contextlib.contextmanager
-def _session(
-    run: OpenRun,
-    title: str,
-    instead: Callable[[], str] | None,
-    chosen: Workforce,
-    *,
-    as_json: bool,
-    eval_every: int | None,
-    recompute_all: bool,
-    accept_mixed: bool,
-    all_data: bool = False,
-) -> Iterator[Session]:
-    """Start work on an open run with progress, from its plan and the built-in data alone."""
-    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
-    from fedforget.session.session import Session  # noqa: PLC0415
-    from fedforget.session.work import RoundOptions  # noqa: PLC0415
-
-    engine = engine_of(run, chosen, all_data=all_data, instead=instead)
-    if recompute_all:
-        say_recomputed(status_of(run), as_json)
-    with progress(title, run.server.rounds_done) as advance:
-        options = RoundOptions.of(advance, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
-        with Session.on(run, engine, options) as session:
-            yield session
+        output.warn(LAW_LOST)
 
 
 def _instead(run: OpenRun, submission: Submission) -> str:
@@ -149,7 +109,7 @@ def _options_for(requests: Sequence[Request]) -> str:
     return f"--client {client}" + ("" if requests[0].sample is None else f" --sample {sample}")
 
 
-def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: bool) -> None:
+def _show(receipts: Sequence[Receipt], digest: str | None, how_to_go_on: str, output: Output) -> None:
     waiting = [receipt for receipt in receipts if receipt.is_open]
 
     def text() -> str:
@@ -159,13 +119,13 @@ def _show(run: Path, receipts: Sequence[Receipt], digest: str | None, as_json: b
             how = (
                 "the process that has the run open, or the next one, will accept them"
                 if any(r.state == Stage.RECEIVED for r in waiting)
-                else f"carry them out with {hints.run_pending(run)}"
+                else how_to_go_on
             )
             return f"{table(header, rows)}\n\nnothing is forgotten yet: {how}"
         rows_text = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
         return f"{rows_text}model digest  {digest or 'withdrawn: no client is left'}"
 
-    emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, as_json, text)
+    output.emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, text)
 
 
 _HEADER = ("request", "level", "client", "sample", "first changed step", "recomputed steps", "state", "guarantee")
@@ -194,41 +154,34 @@ def _from_file(path: Path) -> list[Request]:
     return list(dict.fromkeys(requests))
 
 
-def _dry_run(run: Path, requests: list[Request], everything: bool, as_json: bool) -> None:
+def _dry_run(run: Path, requests: list[Request], everything: bool, output: Output) -> None:
     with run_directory.reading(run, only_idle=False) as opened:
         cost = preview(opened, requests)
         steps = opened.server.rounds_done * opened.file.plan.local_steps
     if everything:  # all steps are recomputed, whatever the draws
         cost = ForgettingCost(float(steps > 0), float(steps), float(steps))
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
-    emit(
+    output.emit(
         facts,
-        as_json,
         lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
     )
 
 
-@app.command("run-pending")
+@app.command("run-pending", short_help="Carry out all pending requests.")
+@grouped
 def run_pending(
     run: RunPath,
     everything: Annotated[
         bool, typer.Option("--all", help="Also before the window of the policy `batch` ends.")
     ] = False,
-    eval_every: EvalEvery = None,
-    recompute_all: RecomputeAll = False,
-    accept_mixed: AcceptMixed = False,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: RoundsOptions,
+    output: Output,
 ) -> None:
     """Carry out all pending requests with a single rewind; under the policy `batch` only once they are due."""
-    chosen = workforce(federation, workers, worker_timeout)
     with run_directory.writing(run) as opened:
-        with _session(
-            opened, "forgetting", lambda: f"carry them out with {hints.run_pending(run)}", chosen, as_json=as_json,
-            eval_every=eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed,
-        ) as session:  # fmt: skip
+        instead = hints.run_pending(run, file=opened.file)
+        with session_on(opened, "forgetting", how, output, instead=lambda: f"carry them out with {instead}") as session:
             receipts = session.run_pending(everything=everything)
         status = status_of(opened)
     facts: dict[str, Any] = {
@@ -250,28 +203,32 @@ def run_pending(
         )
         return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
 
-    emit(facts, as_json, text)
+    output.emit(facts, text)
 
 
 @app.command()
+@grouped
 def cancel(
     run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a pending request.")],
     basis: BasisOption = "unknown",
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Cancel a pending request."""
     with run_directory.writing(run) as opened:
         receipt = deferral.cancel(opened, request, basis)
-    emit({"receipt": receipt.as_dict()}, as_json, lambda: f"{receipt.id} is cancelled")
+    output.emit({"receipt": receipt.as_dict()}, lambda: f"{receipt.id} is cancelled")
 
 
-@app.command()
+@app.command(short_help="Show or set when requests are carried out.")
+@grouped
 def policy(
     run: RunPath,
     name: Annotated[str | None, typer.Argument(help="immediate, or batch.", show_default="only show it")] = None,
     window: Annotated[float | None, typer.Option(help="Days to collect requests for, with batch.")] = None,
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Show or set when requests are carried out: immediately, or collected for a window and carried out together."""
     if name is None and window is not None:
@@ -285,10 +242,11 @@ def policy(
             opened.record.set_policy(chosen)
     days = chosen.window / timedelta(days=1)
     facts = {"policy": chosen.name, "window_days": days}
-    emit(facts, as_json, lambda: f"{chosen.name}, window of {days:g} days" if chosen.collects else chosen.name)
+    output.emit(facts, lambda: f"{chosen.name}, window of {days:g} days" if chosen.collects else chosen.name)
 
 
-@app.command()
+@app.command(short_help="Add samples and clients exactly.")
+@grouped
 def add(
     run: RunPath,
     file: Annotated[Path, typer.Option("--from", help="Samples and clients to add: lines like those of --batch.")],
@@ -297,35 +255,29 @@ def add(
         int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
     ] = None,
     basis: BasisOption = "unknown",
-    eval_every: EvalEvery = None,
-    recompute_all: RecomputeAll = False,
-    accept_mixed: AcceptMixed = False,
-    federation: Federation = None,
-    workers: Workers = None,
-    worker_timeout: WorkerTimeout = None,
-    as_json: JsonOption = False,
+    *,
+    how: RoundsOptions,
+    output: Output,
 ) -> None:
     """Add samples and clients of the dataset, exactly: as if they had been there from the beginning."""
     targets = _from_file(file)
     require_basis(basis)
-    chosen = workforce(federation, workers, worker_timeout)
     with (
         run_directory.writing(run) as opened,
-        _session(
-            opened, "learning", None, chosen, as_json=as_json, eval_every=eval_every, recompute_all=recompute_all,
-            accept_mixed=accept_mixed, all_data=True,
-        ) as session,
-    ):  # fmt: skip
+        session_on(opened, "learning", how, output, all_data=True) as session,
+    ):
         status = session.add(targets, returning=returning, seeds=SeedSource.of_person(seed), basis=basis)
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
-    emit(facts, as_json, lambda: pairs(facts))
+    output.emit(facts, lambda: pairs(facts))
 
 
-@app.command("forget-record")
+@app.command("forget-record", short_help="Destroy the key of the record.")
+@grouped
 def forget_record(
     run: RunPath,
     yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
-    as_json: JsonOption = False,
+    *,
+    output: Output,
 ) -> None:
     """Destroy the key of the record: afterwards no request can be linked to a client or sample."""
     if not yes:
@@ -336,4 +288,4 @@ def forget_record(
     with run_directory.writing(run) as opened:
         deferral.accept_inbox(opened)
         opened.record.forget_itself()
-    emit({"record_forgotten": True}, as_json, lambda: "the record's key is destroyed")
+    output.emit({"record_forgotten": True}, lambda: "the record's key is destroyed")

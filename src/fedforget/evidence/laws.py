@@ -23,7 +23,7 @@ from fedforget.algorithm.forget import Request, forget
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
-from fedforget.algorithm.plan import KEEP_EVERY, Plan
+from fedforget.algorithm.plan import KEEP_EVERY, Keep, Plan
 from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.federation.local import LocalFederation
@@ -138,7 +138,7 @@ def stored_history(server: Server) -> History:
 
 
 def law_of_learning(
-    world: World, *, K: int, b: int, E: int, R: int, keep: str | int = KEEP_EVERY, progress: Progress | None = None
+    world: World, *, K: int, b: int, E: int, R: int, keep: Keep = KEEP_EVERY, progress: Progress | None = None
 ) -> Law:
     """The law of the history of production ``learn`` on ``world``."""
     plan = Plan(K, b, E, R, keep=keep)
@@ -176,7 +176,7 @@ def law_after_forgetting(
     b: int,
     E: int,
     R: int,
-    keep: str | int = KEEP_EVERY,
+    keep: Keep = KEEP_EVERY,
     progress: Progress | None = None,
 ) -> Law:
     """The law of the history after production ``learn`` and ``forget`` of a stream of requests.

@@ -51,11 +51,13 @@ class Verification:
 
     @property
     def ok(self) -> bool:
+        """Whether every check passed."""
         equal = self.bitwise_equal or self.within_tolerance is True
         whole = self.models_ok and self.data_ok and self.seeds_ok and self.chain_ok
         return equal and whole and self.draws_ok is True and self.witnesses_ok is not False
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
         return {"ok": self.ok, **asdict(self)}
 
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.plan import KEEP_EVERY, Plan
+from fedforget.algorithm.plan import KEEP_EVERY, Keep, Plan
 from fedforget.evidence.laws import (
     Enumeration,
     World,
@@ -42,7 +42,7 @@ class Case:
     b: int
     E: int
     R: int
-    keep: str | int = KEEP_EVERY
+    keep: Keep = KEEP_EVERY
     life: tuple[Event, ...] = ()
 
     @property

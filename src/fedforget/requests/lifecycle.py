@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any
+from typing import Any, Literal
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import canonical_id
@@ -40,6 +40,9 @@ class Basis(StrEnum):
     EXOGENOUS = "exogenous"
     MODEL_INFORMED = "model-informed"
     UNKNOWN = "unknown"
+
+
+AnyBasis = Basis | Literal["exogenous", "model-informed", "unknown"]
 
 
 def require_basis(basis: str) -> None:
@@ -134,6 +137,7 @@ class Receipt:
 
     @property
     def is_open(self) -> bool:
+        """Whether the request is neither carried out, rejected nor cancelled."""
         return self.state not in (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
 
     def days_left(self, now: datetime | None = None) -> float | None:
@@ -148,6 +152,7 @@ class Receipt:
         return left is not None and left < 0
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
         return {**asdict(self), "days_left": self.days_left(), "overdue": self.is_overdue()}
 
 

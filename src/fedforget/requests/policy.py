@@ -31,6 +31,7 @@ class Policy:
 
     @classmethod
     def of_days(cls, name: str, days: float | None) -> Policy:
+        """Make a policy from a window in days."""
         longest = _LONGEST / timedelta(days=1)
         if days is not None and not 0 < days <= longest:
             raise InvalidInput(f"a window cannot have {days:g} days", hint=f"give more than 0 and at most {longest:g}")
@@ -38,6 +39,7 @@ class Policy:
 
     @property
     def collects(self) -> bool:
+        """Whether requests wait until they are due."""
         return self.name == BATCH
 
     def due(self, waiting: Iterable[Receipt]) -> datetime | None:
@@ -50,13 +52,16 @@ class Policy:
         return min(moments, default=None)
 
     def is_due(self, waiting: Iterable[Receipt], now: datetime | None = None) -> bool:
+        """Return whether the pending requests are to be carried out now."""
         due = self.due(waiting)
         return due is not None and due <= (now or datetime.now(UTC))
 
     def encode(self) -> str:
+        """Write the policy as text, for the record."""
         return f"{self.name} {self.window.total_seconds()}"
 
     @classmethod
     def decode(cls, text: str) -> Policy:
+        """Read a policy that ``encode`` wrote."""
         name, seconds = text.split()
         return cls(name, timedelta(seconds=float(seconds)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, requ
 from fedforget.requests.targets import attach_known_targets, attach_targets, present_targets
 from fedforget.store import hints, run_directory
 from fedforget.store.run_directory import OpenRun
+
+log = logging.getLogger("fedforget")
 
 Take = Callable[[OpenRun, Submission], list[Receipt]]
 
@@ -46,6 +49,7 @@ def accept(run: OpenRun, submission: Submission) -> list[Receipt]:
     accept_inbox(run)
     book = run.record.book
     ids = Intake(run, book, run.inbox).accept(submission)
+    log.info("accepted %d requests on %s", len(ids), run.path)
     return attach_known_targets(book, book.receipts_of(ids), submission.requests)
 
 
@@ -57,6 +61,7 @@ def leave_in_inbox(run: OpenRun, submission: Submission) -> list[Receipt]:
     if known is not None:
         require_standing(run, book, submission, known)
     standing = [] if known is None else book.receipts_of(known)
+    log.info("left %d requests in the inbox of %s", len(submission.requests), run.path)
     run.inbox.leave(submission)  # the process at work decides, also where the key is known
     return attach_targets(standing, submission.requests) if standing else submission.receipts()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -19,6 +20,7 @@ from fedforget.session.status import Status, status_of, withdrawn_error
 from fedforget.session.work import RoundOptions, RunWork
 from fedforget.store.run_directory import OpenRun
 
+log = logging.getLogger("fedforget")
 _AS_GIVEN = RoundOptions()
 
 
@@ -51,6 +53,7 @@ class Session:
             self.processor.learn(goal)
         else:
             self.run.server.load(self.run.server.rounds_done)  # raises if the model is torn
+        log.info("trained %s to round %d", self.run.path, self.run.server.rounds_done)
         return self._measured_status()
 
     def forget(self, submission: Submission) -> list[Receipt]:
@@ -58,6 +61,7 @@ class Session:
         ids = self.processor.submit(submission)
         self.processor.finish()
         book = self.run.record.book
+        log.info("carried out %d requests on %s", len(ids), self.run.path)
         return attach_known_targets(book, book.receipts_of(ids), submission.requests)
 
     def run_pending(self, *, everything: bool = False) -> list[Receipt]:
@@ -73,6 +77,7 @@ class Session:
             self.processor.forget(waiting)
             met |= waiting
         self.processor.finish()
+        log.info("carried out %d requests on %s", len(met), self.run.path)
         return [
             receipt if request is None else attach_targets([receipt], [request])[0]
             for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
@@ -92,6 +97,7 @@ class Session:
         }
         self.processor.add(newcomers, added)
         self.processor.finish()
+        log.info("added %d clients and %d samples to %s", added["clients"], added["samples"], self.run.path)
         return self._measured_status()
 
     def _measured_status(self) -> Status:

@@ -17,11 +17,11 @@ def forget(run: Path) -> str:
     return _how(run, "forget {}", "{}.forget(…)")
 
 
-def run_pending(run: Path, *, everything: bool = False) -> str:
-    """How to carry out pending requests."""
+def run_pending(run: Path, *, everything: bool = False, file: PlanFile | None = None) -> str:
+    """How to carry out pending requests. ``file``: the plan file, where the caller has read it."""
     if everything:
-        return _how(run, "run-pending {} --all", "{}.run_pending(everything=True)")
-    return _how(run, "run-pending {}", "{}.run_pending()")
+        return _how(run, "run-pending {} --all", "{}.run_pending(everything=True)", file)
+    return _how(run, "run-pending {}", "{}.run_pending()", file)
 
 
 def rebuild(run: Path) -> str:
@@ -34,8 +34,8 @@ def rebuild_now(run: Path) -> str:
     return rebuild(run) if _has_own_data(run) else "give the same command with --rebuild"
 
 
-def _how(run: Path, command: str, python: str) -> str:
-    if _has_own_data(run):
+def _how(run: Path, command: str, python: str, file: PlanFile | None = None) -> str:
+    if _has_own_data(run) if file is None else not file.is_built_in:
         return f"`{python.format(f'fedforget.Run({str(run)!r}, model=…, data=…)')}` in Python"
     return f"`fedforget {command.format(run)}`"
 

@@ -1,0 +1,103 @@
+"""A command opens its run once: one reading of the plan, one federation, one rebuild of each database."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedforget.data.federated import ClientData
+from fedforget.disk.database import Database
+from fedforget.disk.lock import RunLock
+from fedforget.federation.local import LocalFederation
+from fedforget.store import run_directory
+from fedforget.store.plan_file import PlanFile
+from fedforget.training.local_sgd import TorchLearner
+from tests.cli.commandline import PLAN, good, train
+
+ONCE = {
+    "locked": 1, "opened": 1, "plan read": 1, "federation": 1, "learner": 1, "rebuilt server.db": 1,
+    "rebuilt clients.db": 1, "rebuilt record.db": 1,
+}  # fmt: skip
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Counts what the commands of a test do."""
+    counts: Counter[str] = Counter()
+
+    def count(owner: Any, name: str, label: str) -> None:
+        real = getattr(owner, name)
+
+        def counting(*given: Any, **named: Any) -> Any:
+            counts[label] += 1
+            return real(*given, **named)
+
+        monkeypatch.setattr(owner, name, counting)
+
+    rebuild = Database._rebuilt
+
+    def rebuilt(database: Database) -> Path:
+        counts[f"rebuilt {database.path.name}"] += 1
+        return rebuild(database)
+
+    count(run_directory, "_open", "opened")
+    count(RunLock, "__enter__", "locked")
+    count(LocalFederation, "__init__", "federation")
+    count(TorchLearner, "__init__", "learner")
+    count(ClientData, "content", "sample hashed")
+    count(PlanFile, "decode", "plan read")
+    monkeypatch.setattr(Database, "_rebuilt", rebuilt)
+    return counts
+
+
+@pytest.mark.parametrize("level", [("--client", "1"), ("--client", "2", "--sample", "10")])
+def test_forget_opens_the_run_once(tmp_path: Path, counted: Counter[str], level: tuple[str, ...]) -> None:
+    train(tmp_path / "run")
+    client = level[1]
+    sample = good("clients", tmp_path / "run", "--client", client).out.split()[0]
+    counted.clear()
+    target = ("--client", client) if len(level) == 2 else ("--client", client, "--sample", sample)
+    good("forget", tmp_path / "run", *target, "--basis", "exogenous", "--federation", "inline")
+    assert counted.pop("sample hashed", 0) <= 1437
+    assert counted == ONCE
+
+
+def test_run_pending_and_add_open_the_run_once(tmp_path: Path, counted: Counter[str]) -> None:
+    run, back = tmp_path / "run", tmp_path / "back.csv"
+    train(run)
+    good("forget", run, "--client", "3", "--defer", "--basis", "exogenous")
+    counted.clear()
+    good("run-pending", run, "--federation", "inline")
+    counted.pop("sample hashed", 0)
+    assert counted == ONCE
+    back.write_text('{"client": 3}\n')
+    counted.clear()
+    good("add", run, "--from", back, "--returning", "--seed", "7", "--basis", "exogenous", "--federation", "inline")
+    counted.pop("sample hashed")
+    assert counted == ONCE
+
+
+def test_resuming_opens_the_run_once(tmp_path: Path, counted: Counter[str]) -> None:
+    train(tmp_path / "run", "--until-round", "2")
+    counted.clear()
+    good("train", tmp_path / "run", "--federation", "inline")
+    counted.pop("sample hashed")
+    assert counted == ONCE
+
+
+def test_a_fresh_run_is_opened_once_and_hashes_each_sample_once(tmp_path: Path, counted: Counter[str]) -> None:
+    good("train", *PLAN, "--out", tmp_path / "run", "--federation", "inline")
+    assert counted["sample hashed"] == 1437
+    assert (counted["opened"], counted["plan read"], counted["federation"], counted["learner"]) == (1, 1, 1, 1)
+
+
+def test_defer_and_status_open_the_run_once_and_build_no_learner(tmp_path: Path, counted: Counter[str]) -> None:
+    train(tmp_path / "run")
+    for arguments in (("forget", tmp_path / "run", "--client", "1", "--defer"), ("status", tmp_path / "run")):
+        counted.clear()
+        good(*arguments)
+        assert (counted["opened"], counted["plan read"]) == (1, 1)
+        assert (counted["federation"], counted["learner"], counted["sample hashed"]) == (0, 0, 0)
