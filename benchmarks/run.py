@@ -29,7 +29,19 @@ PAGE = ROOT / "docs" / "performance.md"
 SCRATCH = "FEDFORGET_BENCH_DIR"
 PICTURES = ROOT / "docs" / "images"
 TRAINING, GROWTH = "performance-training.svg", "performance-growth.svg"
-BENCHMARKS = ("training", "witness", "pool", "flower", "growth", "memory", "forgetting", "draws", "first_use", "laws")
+BENCHMARKS = (
+    "training",
+    "dense",
+    "witness",
+    "pool",
+    "flower",
+    "growth",
+    "memory",
+    "forgetting",
+    "draws",
+    "first_use",
+    "laws",
+)
 LIBRARIES = ("fedforget", "torch", "numpy", "cryptography", "safetensors")
 
 Section = dict[str, Any]
