@@ -547,11 +547,12 @@ def test_a_replay_that_gives_another_model_is_not_written(run: Path) -> None:
     assert everything_of(run) == before
 
 
-def test_rebuild_on_busy_run_raises_run_busy(truth: Truth, run: Path) -> None:
+def test_doctor_and_rebuild_on_busy_run_raise_run_busy(truth: Truth, run: Path) -> None:
     (run / truth.place_of(MODELS[1])).unlink()
     opened = open_run(run)
     with RunLock(run):
-        assert set(bad_checks(run, "--rebuild")) == {"lock"}
+        for more in ((), ("--rebuild",)):
+            assert refused(5, "run-busy", "doctor", run, *more)["hint"]
         with pytest.raises(RunBusy):
             rebuild(opened)
     assert not (run / truth.place_of(MODELS[1])).exists()

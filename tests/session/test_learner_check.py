@@ -341,13 +341,49 @@ def test_interrupted_rewind_to_round_0_is_not_finished_by_another_learner(scratc
     assert run.verify().ok
 
 
+@pytest.mark.parametrize("level", ["client", "sample", "new seeds", "added"])
+@pytest.mark.parametrize("federation", ["inline", "pool"])
+def test_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_the_same_names(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch, level: str, federation: str
+) -> None:
+    """No witness is left after it; the intent has a pledge of the learner that began."""
+    run = make(scratch_path / "run", model=net(Changing), without=[Request(4)], federation=federation)
+    run.train()
+    first = first_drawn(run)
+
+    def ask() -> None:
+        if level == "added":
+            run.add(Request(4), seed=SEED, recompute_all=True)
+        elif level == "new seeds":
+            run.forget(new_seed=True)
+        else:
+            run.forget(Request(first, None if level == "client" else 0), recompute_all=level == "sample")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
+        patch.setattr("fedforget.requests.processor.learn", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            ask()
+    assert (run.status().rounds_done, run.status().pending) == (0, True)
+    before = function_files(run.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers, match="than when the request began"):
+            run.train()
+    assert function_files(run.path) == before
+    run.train()
+    assert run.verify().ok
+    with contextlib.closing(sqlite3.connect(run.path / "record.db")) as record:
+        assert record.execute("SELECT count(*) FROM intents").fetchone() == (0,), "the pledge goes with the intent"
+
+
 def _interrupt_whole_rounds(real: Any) -> Any:
-    """Let the first call through, which repeats a witness, and interrupt the rest."""
+    """Let two calls through, which repeat a witness and make a pledge, and interrupt the rest."""
     calls = list[Any]()
 
     def train(self: TorchLearner, work: Any) -> Any:
         calls.append(work.client)
-        return real(self, work) if len(calls) == 1 else _interrupt()
+        return real(self, work) if len(calls) <= 2 else _interrupt()
 
     return train
 

@@ -25,7 +25,7 @@ class Repetition:
     """A client's first steps of a round, taken again."""
 
     client: Id
-    round: int
+    round: int  # 0: steps from the initial model, which are those of no round
     agrees: bool | None  # None: the client has no witness of that round
 
 

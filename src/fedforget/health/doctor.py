@@ -20,11 +20,16 @@ from fedforget.training.environment import environment
 
 
 def examine(run: Path | None) -> list[Check]:
-    """Return the results of all checks, in order: the machine, then the run if one is given."""
+    """Return the results of all checks, in order: the machine, then the run if one is given.
+
+    Raises RunBusy while another process writes the run.
+    """
     checks = list(_machine())
     if run is not None:
         try:
             checks += _run(run)
+        except RunBusy:  # its files change while they are checked: nothing can be said of them
+            raise
         except Exception as error:  # noqa: BLE001 (a doctor reports every problem)
             checks.append(Check("run", False, f"{run} cannot be examined: {error}", "check the disk and permissions"))
     return checks
@@ -85,9 +90,8 @@ def _run(path: Path) -> Iterator[Check]:
         try:
             held.enter_context(require_idle(path))
             held.enter_context(shared_lock(path))
-        except RunBusy as error:  # the files may change while they are checked
-            yield Check("lock", False, error.message, error.hint)
-            return
+        except RunBusy:
+            raise
         except FedForgetError as error:
             yield Check("lock", False, error.message, error.hint)
         yield from Examination(path, held).checks()

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import Any, Literal
 
 from fedforget.algorithm.forget import Decision, Request
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.column_checks import check, is_blob, is_digest, is_id, is_name, is_one_of, is_text, is_whole
@@ -272,11 +272,28 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Pledge:
+    """A keyed digest of a few steps of the learner that began a batch (``session.pledge``)."""
+
+    client: Id
+    environment: str
+    mac: bytes
+
+    @classmethod
+    def decode(cls, raw: Any) -> Pledge | None:
+        if raw is None:
+            return None
+        client, environment, mac = raw
+        return cls(canonical_id(client), str(environment), bytes.fromhex(mac))
+
+
+@dataclass(frozen=True, slots=True)
 class Intent:
     """A batch of requests that are carried out together: everything that finishing it after a crash needs."""
 
     ids: tuple[str, ...]
     decision: Decision
+    pledge: Pledge | None = None  # where carrying it out leaves no witness
 
     @property
     def batch_id(self) -> str:
@@ -288,7 +305,7 @@ class Intent:
         return not self.ids and not self.decision.joining and self.decision.new_seeds is None
 
     def encode(self) -> str:
-        decision = self.decision
+        decision, pledge = self.decision, self.pledge
         return json.dumps(
             {
                 "ids": self.ids,
@@ -306,6 +323,7 @@ class Intent:
                     ]
                     for new in decision.joining
                 ],
+                "pledge": None if pledge is None else [pledge.client, pledge.environment, pledge.mac.hex()],
             }
         )
 
@@ -332,7 +350,7 @@ class Intent:
         )
         if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
             raise ValueError("its requests, steps and ids are not as many")
-        return cls(tuple(map(str, raw["ids"])), decision)
+        return cls(tuple(map(str, raw["ids"])), decision, Pledge.decode(raw.get("pledge")))
 
 
 def new_batch_id() -> str:

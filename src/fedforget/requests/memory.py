@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
-from fedforget.algorithm.forget import Request
+from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import ClientMemory, State
@@ -161,6 +161,8 @@ class WorkInMemory:
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None: ...
 
     def check_state(self, rewind_to: int) -> None: ...
+
+    def pledge(self, decision: Decision) -> None: ...
 
     def begin_rounds(self) -> None: ...
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from fedforget.algorithm.forget import Request
+from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound
-from fedforget.requests.lifecycle import BatchFacts, Intent, Outcome, Receipt, Stage, Submission
+from fedforget.requests.lifecycle import BatchFacts, Intent, Outcome, Pledge, Receipt, Stage, Submission
 
 
 class Book(Protocol):
@@ -104,6 +104,9 @@ class Work(Protocol):
 
     def check_state(self, rewind_to: int) -> None:
         """Refuse a state that cannot be read. Changes nothing."""
+
+    def pledge(self, decision: Decision) -> Pledge | None:
+        """What shows, after a crash, that the same learner finishes the batch. None if witnesses do."""
 
     def begin_rounds(self) -> None:
         """Note in which environment the next rounds are computed, before the first of them is committed."""

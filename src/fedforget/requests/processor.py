@@ -231,16 +231,17 @@ class _BatchJournal:
 
     def begin(self, decision: Decision) -> Decision:
         processor, work = self.processor, self.processor.work
-        named = self._as_carried_out(decision)
+        named, pledge = self._as_carried_out(decision), None
         if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
             work.check_data(named.requests)
             work.check_learner(named.rewind_to, (*named.requests, *(Request(new.client) for new in named.joining)))
             work.check_state(named.rewind_to)
+            pledge = work.pledge(named)
         book, batches = processor.book, processor.batches
         with book.transaction():
             self.enter()
             facts = self._facts(decision, named)
-            batches.enter(Intent(self.ids, named), facts)
+            batches.enter(Intent(self.ids, named, pledge), facts)
             if self.added:
                 book.taint_unless_exogenous(self.added["basis"])
             for identifier in self.ids if facts.guarantee == GUARANTEE_PATH else ():

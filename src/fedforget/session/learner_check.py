@@ -11,6 +11,7 @@ from fedforget.algorithm.learn import Server
 from fedforget.algorithm.witness import repeat_witness
 from fedforget.errors import EnvironmentDiffers, InvalidInput, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
+from fedforget.session.pledge import repeat_pledge
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
@@ -56,6 +57,7 @@ def require_learner(
         return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
 
     found = repeat_witness(server, rounds, requests, all_clients=bool(renamed), comparable=computed_here)
+    found = found or repeat_pledge(engine, run, run.record.batches.pending())
     if found is not None and found.agrees is None:
         raise RunDamaged(
             f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",
@@ -63,10 +65,8 @@ def require_learner(
         )
     if found is not None and not found.agrees:
         why = f" ({'; '.join(renamed)})" if renamed else ""
-        raise _learner_differs(
-            f"the module or the loss computes something else than when client {found.client} trained round "
-            f"{found.round}{why}"
-        )
+        then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
+        raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
     if renamed:
         if found is None and (run.server.rounds_done or run.record.batches.pending()):
             raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")

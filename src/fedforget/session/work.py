@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 import fedforget
-from fedforget.algorithm.forget import Request
+from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.plan import check_eval_every
 from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
-from fedforget.requests.lifecycle import Outcome
+from fedforget.requests.lifecycle import Outcome, Pledge
 from fedforget.requests.processor import Processor
 from fedforget.session.arguments import require_callback, whole_or_none
 from fedforget.session.engine import Engine
 from fedforget.session.learner_check import OtherEnvironment, require_learner
+from fedforget.session.pledge import make_pledge
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -73,6 +74,10 @@ class RunWork:
 
     def check_state(self, rewind_to: int) -> None:
         self.run.server.load(self.run.server.kept_at_or_before(rewind_to))
+
+    def pledge(self, decision: Decision) -> Pledge | None:
+        stays = self.run.server.kept_at_or_before(decision.rewind_to)
+        return None if self.run.file.plan.last_witnessed_round(stays) else make_pledge(self.engine, self.run, decision)
 
     def begin_rounds(self) -> None:
         self.run.record.environments.begin(self.run.server.rounds_done + 1, numeric_environment())

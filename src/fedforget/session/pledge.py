@@ -1,0 +1,77 @@
+"""A pledge: which learner began a rewind that leaves no witness.
+
+After a rewind to round 0 no witness is left to compare a learner with. So the process that begins such a batch lets a
+client that loses nothing take a few steps from the initial model, and notes a keyed digest of the result in the intent.
+A process that finishes the batch after a crash repeats the steps. The pledge goes with the intent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from fedforget.algorithm.forget import Decision
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import LocalRound
+from fedforget.algorithm.witness import Repetition
+from fedforget.errors import TrainingFailed
+from fedforget.federation.local import InlineTrainer
+from fedforget.requests.lifecycle import Intent, Pledge
+from fedforget.session.engine import Engine
+from fedforget.store.run_directory import OpenRun
+from fedforget.training.environment import arithmetic, numeric_environment
+
+_STEPS = 2  # the first changes the model, the second shows how
+
+
+def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | None:
+    """Return the pledge for a decision that is about to be carried out. None if every client loses something."""
+    touched = _touched([decision])
+    for client in run.server.roster:
+        if client not in touched:
+            mac = _repeat(engine, run, client)
+            return None if mac is None else Pledge(client, _environment(), mac)
+    return None
+
+
+def repeat_pledge(engine: Engine, run: OpenRun, pending: Sequence[Intent]) -> Repetition | None:
+    """Repeat the latest pledge that can be repeated here. None if there is none."""
+    touched = _touched(intent.decision for intent in pending)
+    for intent in reversed(pending):
+        pledge = intent.pledge
+        if pledge is not None and pledge.client not in touched and pledge.environment == _environment():
+            return Repetition(pledge.client, 0, _repeat(engine, run, pledge.client) == pledge.mac)
+    return None
+
+
+def _touched(decisions: Iterable[Decision]) -> set[Id]:
+    return {
+        client
+        for decision in decisions
+        for client in (
+            *decision.leaving,
+            *(request.client for request in decision.requests),
+            *(new.client for new in decision.joining),
+        )
+    }
+
+
+def _repeat(engine: Engine, run: OpenRun, client: Id) -> bytes | None:
+    """Take the steps, on the client's first samples. None if the learner fails on them."""
+    samples = run.clients.samples(client)
+    rows = np.tile(np.arange(min(engine.plan.batch_size, len(samples))), (_STEPS, 1))
+    streams = tuple(hashlib.blake2b(bytes([step]), digest_size=16).digest() for step in range(_STEPS))
+    work = LocalRound(1, client, run.server.load(0).model, samples.ids, rows, streams, _STEPS)
+    try:
+        checksum = InlineTrainer(engine.learner()).train_one(work).checksum
+    except TrainingFailed:
+        return None
+    return None if checksum is None else run.record.pseudonyms.mac("pledge", checksum)
+
+
+def _environment() -> str:
+    """A digest of what the arithmetic depends on: in another environment every round is computed anew anyway."""
+    text = repr(arithmetic(numeric_environment()))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
