@@ -7,17 +7,23 @@ gives another result.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
+
+import numpy as np
 
 from fedforget.algorithm.draws import draw_clients_with_replacement, multiplicities
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import TrainTask
+from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.errors import NonFiniteLoss, TrainingFailed
+
+_FIXED_STEPS = 2  # the first changes the model, the second shows how
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +58,13 @@ def repeat_witness(
             if found is not None:
                 return found
     return None
+
+
+def fixed_steps(client: Id, samples: IdSet, model: Any, batch_size: int) -> LocalRound:
+    """A few steps on a client's first samples. They depend on no seed, and are those of no round."""
+    rows = np.tile(np.arange(min(batch_size, len(samples))), (_FIXED_STEPS, 1))
+    streams = tuple(hashlib.blake2b(bytes([step]), digest_size=16).digest() for step in range(_FIXED_STEPS))
+    return LocalRound(1, client, model, samples.ids, rows, streams, _FIXED_STEPS)
 
 
 def _witnessed_rounds(plan: Plan, last: int, before: int) -> Iterator[int]:

@@ -10,20 +10,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from fedforget.algorithm.forget import Decision
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.ports import LocalRound
-from fedforget.algorithm.witness import Repetition
+from fedforget.algorithm.witness import Repetition, fixed_steps
 from fedforget.errors import TrainingFailed
 from fedforget.federation.local import InlineTrainer
 from fedforget.requests.lifecycle import Intent, Pledge
 from fedforget.session.engine import Engine
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_environment
-
-_STEPS = 2  # the first changes the model, the second shows how
 
 
 def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | None:
@@ -60,10 +55,8 @@ def _touched(decisions: Iterable[Decision]) -> set[Id]:
 
 def _repeat(engine: Engine, run: OpenRun, client: Id) -> bytes | None:
     """Take the steps, on the client's first samples. None if the learner fails on them."""
-    samples = run.clients.samples(client)
-    rows = np.tile(np.arange(min(engine.plan.batch_size, len(samples))), (_STEPS, 1))
-    streams = tuple(hashlib.blake2b(bytes([step]), digest_size=16).digest() for step in range(_STEPS))
-    work = LocalRound(1, client, run.server.load(0).model, samples.ids, rows, streams, _STEPS)
+    initial = run.server.load(0).model
+    work = fixed_steps(client, run.clients.samples(client), initial, engine.plan.batch_size)
     try:
         checksum = InlineTrainer(engine.learner()).train_one(work).checksum
     except TrainingFailed:
