@@ -16,7 +16,8 @@ import pytest
 from fedforget import Request
 from fedforget.algorithm.forget import Decision
 from fedforget.requests.inbox import Inbox
-from fedforget.requests.lifecycle import BatchFacts, Intent, Submission, new_batch_id
+from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
+from fedforget.requests.lifecycle import Submission
 from fedforget.store import run_directory
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
 from tests.store.hostile import Case, cases, mutated

@@ -18,17 +18,8 @@ from fedforget import Plan, Request, Run
 from fedforget.algorithm.forget import Decision
 from fedforget.disk.database import Database
 from fedforget.errors import FedForgetError
-from fedforget.requests.lifecycle import (
-    GUARANTEE_PATH,
-    Basis,
-    BatchFacts,
-    Intent,
-    Outcome,
-    Stage,
-    Submission,
-    guarantee_of,
-    new_batch_id,
-)
+from fedforget.requests.intents import BatchFacts, Intent, Outcome, new_batch_id
+from fedforget.requests.lifecycle import GUARANTEE_PATH, Basis, Stage, Submission, guarantee_of
 from fedforget.store import record as record_module
 from fedforget.store import record_audit
 from fedforget.store.record import Record

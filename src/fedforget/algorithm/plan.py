@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
-from fedforget.errors import InvalidInput, PlanRefused, quoted
+from fedforget.algorithm.rho import FROM_ONE, population_of, require, slots_and_batch
+from fedforget.errors import InvalidInput, quoted
 
 _MOST = 2**31 - 1
 _MOST_A_ROUND = {"clients_per_round": 10**6, "local_steps": 10**6}
-_FROM_ONE = "the nearest feasible value is 1"
 KEEP_EVERY: Final = "every"
 KEEP_ENDS: Final = "ends"
 Keep = int | Literal["every", "ends"]
@@ -33,10 +33,10 @@ class LocalOptimizer:
     prox: float = 0.0  # FedProx's μ: pulls the local model towards the round's global one
 
     def __post_init__(self) -> None:
-        _require(math.isfinite(self.lr) and self.lr > 0, f"the learning rate must be above 0, not {self.lr}")
-        _require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), not {self.momentum}")
-        _require(0 <= self.weight_decay < math.inf, f"weight decay must be 0 or more, not {self.weight_decay}")
-        _require(0 <= self.prox < math.inf, f"the FedProx weight must be 0 or more, not {self.prox}")
+        require(math.isfinite(self.lr) and self.lr > 0, f"the learning rate must be above 0, not {self.lr}")
+        require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), not {self.momentum}")
+        require(0 <= self.weight_decay < math.inf, f"weight decay must be 0 or more, not {self.weight_decay}")
+        require(0 <= self.prox < math.inf, f"the FedProx weight must be 0 or more, not {self.prox}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +50,15 @@ class ServerOptimizer:
     tau: float = 0.001
 
     def __post_init__(self) -> None:
-        _require(
+        require(
             self.name in ("average", "fedadam"),
             f"unknown server optimizer {quoted(self.name)}",
             "choose average or fedadam",
         )
-        _require(math.isfinite(self.lr) and self.lr > 0, f"the server's learning rate must be above 0, not {self.lr}")
+        require(math.isfinite(self.lr) and self.lr > 0, f"the server's learning rate must be above 0, not {self.lr}")
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
-            _require(0 <= beta < 1, f"{name} must lie in [0, 1), not {beta}")
-        _require(math.isfinite(self.tau) and self.tau > 0, f"tau must be above 0, not {self.tau}")
+            require(0 <= beta < 1, f"{name} must lie in [0, 1), not {beta}")
+        require(math.isfinite(self.tau) and self.tau > 0, f"tau must be above 0, not {self.tau}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,13 +82,13 @@ class Plan:
             value = getattr(self, name)
             whole = isinstance(value, int) and not isinstance(value, bool)
             words = f"{name.replace('_', ' ')} must be a whole number from 1"
-            _require(whole and value >= 1, f"{words}, not {quoted(value)}", _FROM_ONE)
+            require(whole and value >= 1, f"{words}, not {quoted(value)}", FROM_ONE)
             most = _MOST_A_ROUND.get(name, _MOST)
-            _require(value <= most, f"{words} to {most}, not {value}", f"the nearest feasible value is {most}")
+            require(value <= most, f"{words} to {most}, not {value}", f"the nearest feasible value is {most}")
         valid = self.keep in (KEEP_EVERY, KEEP_ENDS) or (
             isinstance(self.keep, int) and not isinstance(self.keep, bool) and self.keep >= 1
         )
-        _require(valid, f"cannot keep models {quoted(self.keep)}", "keep every, ends, or a whole number from 1")
+        require(valid, f"cannot keep models {quoted(self.keep)}", "keep every, ends, or a whole number from 1")
 
     @property
     def steps(self) -> int:
@@ -152,32 +152,10 @@ class Plan:
         >>> plan.clients_per_round, plan.batch_size
         (5, 10)
         """
-        population, mean = _population(sizes, clients, samples)
-        _require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}", _FROM_ONE)
-        total = _total_steps(local_steps, rounds, steps)
-        requested_s, requested_c = _as_written(rho_s), _as_written(rho_c)
-        asked = _Asked(requested_s, requested_c, population, mean, local_steps, total // local_steps)
-        for name, value, rho in (("rho_s", rho_s, requested_s), ("rho_c", rho_c, requested_c)):
-            _require(0 < rho <= 1, f"{name} must lie in (0, 1], not {value}", asked.nearest_in_range())
-        if asked.slots < 1:
-            raise PlanRefused(
-                f"rho_c = {_number(requested_c)} leaves less than one client a round "
-                f"(K = rho_c*E*M/T = {_number(requested_c * population / asked.rounds)})",
-                hint=asked.nearest(),
-            )
-        if asked.batch < 1:
-            raise PlanRefused(
-                f"rho_s = {_number(requested_s)} leaves less than one sample a batch "
-                f"(b = rho_s*N/(rho_c*E) = {_number(requested_s * mean / (requested_c * local_steps))})",
-                hint=asked.nearest(),
-            )
-        if asked.batch > mean:
-            raise PlanRefused(
-                f"rho_s = {_number(requested_s)} asks for batches of {asked.batch}, but a client has {_number(mean)} "
-                "samples",
-                hint=asked.nearest(),
-            )
-        return cls(asked.slots, asked.batch, local_steps, total // local_steps, **others)  # type: ignore[arg-type]
+        found = slots_and_batch(
+            rho_s, rho_c, population_of(sizes, clients, samples), local_steps, rounds=rounds, steps=steps
+        )
+        return cls(found.slots, found.batch, local_steps, found.rounds, **others)  # type: ignore[arg-type]
 
     def realised_rho_c(self, clients: int) -> float:
         """ρ_C = K·R/M on the present roster."""
@@ -204,139 +182,3 @@ def goal_of(rounds: int, until: int | None) -> int:
 def check_eval_every(rounds: int | None) -> None:
     if rounds is not None and rounds < 1:
         raise InvalidInput(f"cannot measure every {rounds} rounds", hint="give a whole number from 1")
-
-
-def _require(holds: bool, message: str, hint: str = "") -> None:
-    if not holds:
-        raise PlanRefused(message, hint=hint or "correct the value and give the command again")
-
-
-def _as_written(value: float | Fraction) -> Fraction:
-    """The decimal that was written, not its binary neighbour; what is no number is below every ρ."""
-    try:
-        return Fraction(str(value))
-    except (ValueError, ZeroDivisionError):
-        return Fraction(0)
-
-
-def _population(
-    sizes: Iterable[int] | None, clients: int | None, samples: float | Fraction | None
-) -> tuple[int, Fraction]:
-    if sizes is not None:
-        counted = list(sizes)
-        _require(sum(counted) > 0, "the federation has no samples", "give it at least one client with one sample")
-        return len(counted), Fraction(sum(counted), len(counted))
-    if clients is None or samples is None:
-        raise PlanRefused("M and N are needed", hint="give sizes, or clients and samples")
-    _require(clients >= 1, f"the federation has {clients} clients", _FROM_ONE)
-    try:
-        mean = Fraction(str(samples))
-    except ValueError:
-        mean = Fraction(0)
-    _require(mean >= 1, f"a client has {samples} samples", _FROM_ONE)
-    return clients, mean
-
-
-def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int:
-    if rounds is not None:
-        _require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", _FROM_ONE)
-        return rounds * local_steps
-    if steps is None:
-        raise PlanRefused("the length of training is needed", hint="give rounds or steps")
-    below = max(1, steps // local_steps) * local_steps
-    _require(
-        steps >= 1 and steps % local_steps == 0,
-        f"{steps} steps are not a whole number of rounds of {local_steps}",
-        f"the nearest feasible numbers are {below} and {below + local_steps}",
-    )
-    return steps
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """ρ_S, ρ_C, M, N, E and R as they were asked for."""
-
-    rho_s: Fraction
-    rho_c: Fraction
-    clients: int
-    samples: Fraction
-    local_steps: int
-    rounds: int
-
-    @property
-    def slots(self) -> int:
-        return math.floor(self.rho_c * self.clients / self.rounds)
-
-    @property
-    def batch(self) -> int:
-        return math.floor(self.rho_s * self.samples / (self.rho_c * self.local_steps))
-
-    @property
-    def feasible(self) -> bool:
-        in_range = 0 < self.rho_s <= 1 and 0 < self.rho_c <= 1 and min(self.local_steps, self.rounds) >= 1
-        return in_range and self.slots >= 1 and 1 <= self.batch <= self.samples
-
-    def nearest(self) -> str:
-        """The changes that make it feasible: one value where one is enough. The last of ``several`` always is."""
-        lowest_c = _rounded(Fraction(self.rounds, self.clients), up=True)
-        change = self._change
-        if self.slots < 1:
-            single = [change(rho_c=lowest_c), change(rounds=math.floor(self.rho_c * self.clients))]
-            single.append(change(clients=math.ceil(self.rounds / self.rho_c)))
-        elif self.batch < 1:
-            single = [change(rho_s=_rounded(self.rho_c * self.local_steps / self.samples, up=True))]
-            single.append(change(local_steps=math.floor(self.rho_s * self.samples / self.rho_c)))
-            single.append(change(rho_c=_rounded(self.rho_s * self.samples / self.local_steps, up=False)))
-        else:
-            single = [change(rho_s=self._nearest_rho_s(self.rho_c))]
-        steps, enough = math.ceil(self.rho_s / self.rho_c), math.ceil(self.rounds / self.rho_c)
-        samples = math.ceil(self.rho_c * steps / self.rho_s)
-        several = [
-            change(rho_c=lowest_c, rho_s=self._nearest_rho_s(lowest_c)),
-            change(clients=enough, rho_s=self._nearest_rho_s(self.rho_c)),
-            change(clients=enough, local_steps=steps, samples=Fraction(max(samples, math.ceil(self.samples)))),
-        ]
-        options = [words for words in single if words] or [words for words in several if words]
-        return "the nearest feasible: " + " or ".join(dict.fromkeys(options[:2]))
-
-    def nearest_in_range(self) -> str:
-        """The ρ nearest to what was asked for, both of them in (0, 1]; and how to have others."""
-        instead = "to have any value, give clients per round and batch size instead"
-        if self.rounds > self.clients:
-            return f"no rho_c in (0, 1] fills one slot in each of {self.rounds} rounds; {instead}"
-        rho_c = min(max(self.rho_c, _rounded(Fraction(self.rounds, self.clients), up=True)), Fraction(1))
-        rho_s = self._nearest_rho_s(rho_c)
-        found = {name: rho for name, rho, asked in (("rho_s", rho_s, self.rho_s), ("rho_c", rho_c, self.rho_c))
-                 if rho != asked}  # fmt: skip
-        words = self._change(**found)
-        return f"the nearest feasible: {words}; {instead}" if words else instead
-
-    def _nearest_rho_s(self, rho_c: Fraction) -> Fraction:
-        """From batches of one sample to batches of all, at this ρ_C."""
-        least = _rounded(rho_c * self.local_steps / self.samples, up=True)
-        most = _rounded(rho_c * self.local_steps, up=True)  # so that b is rounded down to all of them, not to fewer
-        if math.floor(most * self.samples / (rho_c * self.local_steps)) > self.samples:
-            most = _rounded(rho_c * self.local_steps, up=False)
-        return min(max(self.rho_s, least), most, Fraction(1))
-
-    def _change(self, **values: Any) -> str:
-        if not replace(self, **values).feasible:
-            return ""
-        shown = {name: _number(Fraction(value)) for name, value in values.items()}
-        words = {"rounds": "round", "clients": "client", "samples": "sample", "local_steps": "local step"}
-        parts = [
-            f"{shown[name]} {words[name]}{'' if value == 1 else 's'}" if name in words else f"{name} = {shown[name]}"
-            for name, value in values.items()
-            if value != getattr(self, name)
-        ]
-        return " and ".join(parts)
-
-
-def _rounded(value: Fraction, *, up: bool) -> Fraction:
-    """Six significant digits, away from the values that are not feasible."""
-    unit = Fraction(10) ** (math.floor(math.log10(value)) - 5)
-    return (math.ceil if up else math.floor)(value / unit) * unit
-
-
-def _number(value: Fraction) -> str:
-    return f"{float(value):.6g}" if value.denominator > 1 else str(value)

@@ -11,7 +11,8 @@ from fedforget.disk.database import Database
 from fedforget.disk.parsing import LONGEST
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests.chain import EventChain
-from fedforget.requests.lifecycle import GUARANTEE_PATH, BatchFacts, Intent, Outcome, Stage
+from fedforget.requests.intents import BatchFacts, Intent, Outcome
+from fedforget.requests.lifecycle import GUARANTEE_PATH, Stage
 from fedforget.requests.pseudonyms import Pseudonyms
 
 

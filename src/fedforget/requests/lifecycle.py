@@ -12,11 +12,7 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Any, Literal
 
-from fedforget.algorithm.forget import Decision, Request
-from fedforget.algorithm.ids import Id, canonical_id
-from fedforget.algorithm.ports import Newcomer
-from fedforget.algorithm.seeds import Seed
-from fedforget.disk.column_checks import check, is_blob, is_digest, is_id, is_name, is_one_of, is_text, is_whole
+from fedforget.algorithm.forget import Request
 from fedforget.disk.parsing import parse_object
 from fedforget.errors import InvalidInput, quoted, shown
 
@@ -54,56 +50,7 @@ GUARANTEE_LAW = "law-and-path"
 GUARANTEE_PATH = "path"
 
 
-_MAC_BYTES = 16
 _NAME = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
-
-SCHEMA = f"""
-CREATE TABLE requests (
-    id TEXT PRIMARY KEY {check(is_name("id"))},
-    batch_id TEXT {check(is_name("batch_id"), optional="batch_id")},
-    place INTEGER NOT NULL {check(is_whole("place"))},
-    level TEXT NOT NULL {check(is_one_of("level", "sample", "client"))},
-    basis TEXT NOT NULL {check(is_one_of("basis", *Basis))},
-    state TEXT NOT NULL {check(is_one_of("state", *Stage))},
-    received TEXT NOT NULL {check(is_name("received"))},
-    deadline TEXT {check(is_name("deadline"), optional="deadline")},
-    reason TEXT {check(is_text("reason"), optional="reason")},
-    first_changed_step INTEGER {check(is_whole("first_changed_step", 1), optional="first_changed_step")},
-    recomputed_steps INTEGER {check(is_whole("recomputed_steps"), optional="recomputed_steps")},
-    steps_alone INTEGER {check(is_whole("steps_alone"), optional="steps_alone")},
-    guarantee TEXT {check(is_one_of("guarantee", GUARANTEE_LAW, GUARANTEE_PATH), optional="guarantee")},
-    model_round INTEGER {check(is_whole("model_round"), optional="model_round")},
-    model_digest TEXT {check(is_digest("model_digest"), optional="model_digest")},
-    model_mac BLOB {check(is_blob("model_mac", _MAC_BYTES), optional="model_mac")},
-    state_digest TEXT {check(is_digest("state_digest"), optional="state_digest")}
-) WITHOUT ROWID;
-CREATE TABLE waiting (
-    request TEXT PRIMARY KEY {check(is_name("request"))},
-    client NOT NULL {check(is_id("client"))},
-    sample {check(is_id("sample"), optional="sample")}
-) WITHOUT ROWID;
-CREATE TABLE intents (
-    batch_id TEXT PRIMARY KEY {check(is_name("batch_id"))},
-    stage TEXT NOT NULL {check(is_one_of("stage", *Stage))},
-    body TEXT NOT NULL {check(is_text("body"))}
-) WITHOUT ROWID;
-CREATE TABLE erased (
-    pseudonym BLOB NOT NULL {check(is_blob("pseudonym", _MAC_BYTES))},
-    sequence INTEGER NOT NULL {check(is_whole("sequence"))},
-    request TEXT NOT NULL {check(is_name("request"))},
-    returned INTEGER NOT NULL {check(is_whole("returned", 0, 1))},
-    PRIMARY KEY (pseudonym, sequence)
-) WITHOUT ROWID;
-CREATE TABLE keys (
-    mac BLOB PRIMARY KEY {check(is_blob("mac", _MAC_BYTES))},
-    body BLOB NOT NULL {check(is_blob("body", _MAC_BYTES))},
-    requests TEXT NOT NULL {check(is_text("requests"))}
-) WITHOUT ROWID;
-CREATE TABLE aliases (
-    id TEXT PRIMARY KEY {check(is_name("id"))},
-    request TEXT NOT NULL {check(is_name("request"))}
-) WITHOUT ROWID;
-"""
 
 
 def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
@@ -247,116 +194,6 @@ def _names(raw: Mapping[str, Any]) -> tuple[str, ...]:
     return ids
 
 
-@dataclass(frozen=True, slots=True)
-class BatchFacts:
-    """What a receipt will say about a batch, known when the batch is begun."""
-
-    guarantee: str = ""
-    recomputed_steps: int = 0
-    steps_alone: tuple[int, ...] = ()  # what carrying each request out by itself would have recomputed
-    state_before: str = ""  # the digest of the state before the batch
-    added: Mapping[str, Any] = field(default_factory=dict)  # for the events: how many clients and samples join
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What stands after a batch: everything that a receipt says about it."""
-
-    rounds_done: int
-    model_digest: str | None
-    state_digest: str
-    plan_digest: str
-    commitments: str  # a digest of all of them
-    version: str
-    mixed_environments: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Pledge:
-    """A keyed digest of a few steps of the learner that began a batch (``session.pledge``)."""
-
-    client: Id
-    environment: str
-    mac: bytes
-
-    @classmethod
-    def decode(cls, raw: Any) -> Pledge | None:
-        if raw is None:
-            return None
-        client, environment, mac = raw
-        return cls(canonical_id(client), str(environment), bytes.fromhex(mac))
-
-
-@dataclass(frozen=True, slots=True)
-class Intent:
-    """A batch of requests that are carried out together: everything that finishing it after a crash needs."""
-
-    ids: tuple[str, ...]
-    decision: Decision
-    pledge: Pledge | None = None  # where carrying it out leaves no witness
-
-    @property
-    def batch_id(self) -> str:
-        return self.decision.batch_id
-
-    @property
-    def only_recomputes(self) -> bool:
-        """Whether nothing is removed or joins: all rounds are only computed again."""
-        return not self.ids and not self.decision.joining and self.decision.new_seeds is None
-
-    def encode(self) -> str:
-        decision, pledge = self.decision, self.pledge
-        return json.dumps(
-            {
-                "ids": self.ids,
-                "requests": [[request.client, request.sample] for request in decision.requests],
-                "first_changed_steps": decision.first_changed_steps,
-                "leaving": decision.leaving,
-                "goal": decision.goal,
-                "rewind_to": decision.rewind_to,
-                "reseed": None if decision.new_seeds is None else decision.new_seeds.hex(),
-                "joining": [
-                    [
-                        new.client,
-                        None if new.seed is None else [new.seed.value.hex(), new.seed.nonce.hex()],
-                        [[sample, content.hex()] for sample, content in new.samples],
-                    ]
-                    for new in decision.joining
-                ],
-                "pledge": None if pledge is None else [pledge.client, pledge.environment, pledge.mac.hex()],
-            }
-        )
-
-    @classmethod
-    def decode(cls, batch_id: str, body: str) -> Intent:
-        raw = parse_object(body)
-        joining = tuple(
-            Newcomer(
-                canonical_id(client),
-                None if seed is None else Seed(*map(bytes.fromhex, seed)),
-                tuple((canonical_id(sample), bytes.fromhex(content)) for sample, content in samples),
-            )
-            for client, seed, samples in raw.get("joining", ())
-        )
-        decision = Decision(
-            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
-            first_changed_steps=tuple(None if step is None else _count(step) for step in raw["first_changed_steps"]),
-            leaving=tuple(map(canonical_id, raw["leaving"])),
-            goal=_count(raw["goal"]),
-            rewind_to=_count(raw["rewind_to"]),
-            joining=joining,
-            new_seeds=None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]),
-            batch_id=batch_id,
-        )
-        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
-            raise ValueError("its requests, steps and ids are not as many")
-        return cls(tuple(map(str, raw["ids"])), decision, Pledge.decode(raw.get("pledge")))
-
-
-def new_batch_id() -> str:
-    return "b-" + secrets.token_hex(8)
-
-
 def one_month_after(moment: datetime) -> datetime:
     """The same day of the next month, or its last day where there is none: how the law counts a month."""
     year, month = moment.year + moment.month // 12, moment.month % 12 + 1
@@ -380,12 +217,6 @@ def _moment(text: str) -> datetime:
 
 def _text(moment: datetime) -> str:
     return moment.isoformat(timespec="milliseconds")
-
-
-def _count(value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise ValueError(f"{value!r:.40} is not a whole number from 0")
-    return value
 
 
 def _is_text(value: Any) -> bool:

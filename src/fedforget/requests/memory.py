@@ -13,7 +13,8 @@ from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import ClientMemory, State
 from fedforget.requests.intake import Intake
-from fedforget.requests.lifecycle import Basis, BatchFacts, Intent, Outcome, Receipt, Stage, Submission
+from fedforget.requests.intents import BatchFacts, Intent, Outcome
+from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.processor import Processor
 
 

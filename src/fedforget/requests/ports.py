@@ -11,7 +11,8 @@ from typing import Any, Protocol
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound
-from fedforget.requests.lifecycle import BatchFacts, Intent, Outcome, Pledge, Receipt, Stage, Submission
+from fedforget.requests.intents import BatchFacts, Intent, Outcome, Pledge
+from fedforget.requests.lifecycle import Receipt, Stage, Submission
 
 
 class Book(Protocol):

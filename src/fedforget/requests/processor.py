@@ -18,16 +18,8 @@ from fedforget.algorithm.join import join
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.ports import Newcomer, State
 from fedforget.requests.intake import Intake
-from fedforget.requests.lifecycle import (
-    GUARANTEE_PATH,
-    Basis,
-    BatchFacts,
-    Intent,
-    Stage,
-    Submission,
-    guarantee_of,
-    new_batch_id,
-)
+from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
+from fedforget.requests.lifecycle import GUARANTEE_PATH, Basis, Stage, Submission, guarantee_of
 from fedforget.requests.ports import Batches, Book, Inbox, Work
 
 

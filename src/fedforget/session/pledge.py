@@ -15,7 +15,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.witness import Repetition, fixed_steps
 from fedforget.errors import TrainingFailed
 from fedforget.federation.local import InlineTrainer
-from fedforget.requests.lifecycle import Intent, Pledge
+from fedforget.requests.intents import Intent, Pledge
 from fedforget.session.engine import Engine
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_environment

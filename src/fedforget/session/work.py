@@ -13,7 +13,7 @@ from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.plan import check_eval_every
 from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
-from fedforget.requests.lifecycle import Outcome, Pledge
+from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.processor import Processor
 from fedforget.session.arguments import require_callback, whole_or_none
 from fedforget.session.engine import Engine

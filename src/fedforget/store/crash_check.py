@@ -14,7 +14,8 @@ from fedforget.algorithm.draws import PrfPriorities, draw_batches_without_replac
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost
-from fedforget.requests.lifecycle import Intent, Stage
+from fedforget.requests.intents import Intent
+from fedforget.requests.lifecycle import Stage
 from fedforget.store.client_store import ClientStore
 from fedforget.store.record import Record
 from fedforget.store.server_store import REWOUND, ServerStore

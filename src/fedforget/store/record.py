@@ -15,7 +15,7 @@ from fedforget.disk.column_checks import is_blob, is_name, is_text, is_whole
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_names
 from fedforget.errors import InvalidInput
-from fedforget.requests import chain, lifecycle
+from fedforget.requests import chain, schema
 from fedforget.requests.batches import Batches
 from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
@@ -39,7 +39,7 @@ CREATE TABLE record (
         WHEN 'learner' THEN {is_text("value")}
         ELSE 0 END)
 ) WITHOUT ROWID;
-{lifecycle.SCHEMA}
+{schema.SCHEMA}
 {chain.SCHEMA}
 {seals.SCHEMA}
 {metrics.SCHEMA}

@@ -1,0 +1,187 @@
+"""K and b from ρ: Algorithm 1, line 1, and the nearest feasible values where there are none."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+from fedforget.errors import PlanRefused
+
+FROM_ONE = "the nearest feasible value is 1"
+
+
+def slots_and_batch(
+    rho_s: float | Fraction,
+    rho_c: float | Fraction,
+    population: tuple[int, Fraction],
+    local_steps: int,
+    *,
+    rounds: int | None,
+    steps: int | None,
+) -> Asked:
+    """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down. Refuses what leaves no client or no sample."""
+    clients, mean = population
+    require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}", FROM_ONE)
+    total = _total_steps(local_steps, rounds, steps)
+    asked = Asked(_as_written(rho_s), _as_written(rho_c), clients, mean, local_steps, total // local_steps)
+    for name, value, rho in (("rho_s", rho_s, asked.rho_s), ("rho_c", rho_c, asked.rho_c)):
+        require(0 < rho <= 1, f"{name} must lie in (0, 1], not {value}", asked.nearest_in_range())
+    if not asked.feasible:
+        raise PlanRefused(asked.problem(), hint=asked.nearest())
+    return asked
+
+
+def require(holds: bool, message: str, hint: str = "") -> None:
+    if not holds:
+        raise PlanRefused(message, hint=hint or "correct the value and give the command again")
+
+
+def _as_written(value: float | Fraction) -> Fraction:
+    """The decimal that was written, not its binary neighbour; what is no number is below every ρ."""
+    try:
+        return Fraction(str(value))
+    except (ValueError, ZeroDivisionError):
+        return Fraction(0)
+
+
+def population_of(
+    sizes: Iterable[int] | None, clients: int | None, samples: float | Fraction | None
+) -> tuple[int, Fraction]:
+    if sizes is not None:
+        counted = list(sizes)
+        require(sum(counted) > 0, "the federation has no samples", "give it at least one client with one sample")
+        return len(counted), Fraction(sum(counted), len(counted))
+    if clients is None or samples is None:
+        raise PlanRefused("M and N are needed", hint="give sizes, or clients and samples")
+    require(clients >= 1, f"the federation has {clients} clients", FROM_ONE)
+    try:
+        mean = Fraction(str(samples))
+    except ValueError:
+        mean = Fraction(0)
+    require(mean >= 1, f"a client has {samples} samples", FROM_ONE)
+    return clients, mean
+
+
+def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int:
+    if rounds is not None:
+        require(rounds >= 1, f"rounds must be a whole number from 1, not {rounds}", FROM_ONE)
+        return rounds * local_steps
+    if steps is None:
+        raise PlanRefused("the length of training is needed", hint="give rounds or steps")
+    below = max(1, steps // local_steps) * local_steps
+    require(
+        steps >= 1 and steps % local_steps == 0,
+        f"{steps} steps are not a whole number of rounds of {local_steps}",
+        f"the nearest feasible numbers are {below} and {below + local_steps}",
+    )
+    return steps
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """ρ_S, ρ_C, M, N, E and R as they were asked for."""
+
+    rho_s: Fraction
+    rho_c: Fraction
+    clients: int
+    samples: Fraction
+    local_steps: int
+    rounds: int
+
+    @property
+    def slots(self) -> int:
+        return math.floor(self.rho_c * self.clients / self.rounds)
+
+    @property
+    def batch(self) -> int:
+        return math.floor(self.rho_s * self.samples / (self.rho_c * self.local_steps))
+
+    @property
+    def feasible(self) -> bool:
+        in_range = 0 < self.rho_s <= 1 and 0 < self.rho_c <= 1 and min(self.local_steps, self.rounds) >= 1
+        return in_range and self.slots >= 1 and 1 <= self.batch <= self.samples
+
+    def problem(self) -> str:
+        """Why it is not feasible, in words."""
+        if self.slots < 1:
+            return (
+                f"rho_c = {_number(self.rho_c)} leaves less than one client a round "
+                f"(K = rho_c*E*M/T = {_number(self.rho_c * self.clients / self.rounds)})"
+            )
+        if self.batch < 1:
+            return (
+                f"rho_s = {_number(self.rho_s)} leaves less than one sample a batch "
+                f"(b = rho_s*N/(rho_c*E) = {_number(self.rho_s * self.samples / (self.rho_c * self.local_steps))})"
+            )
+        return (
+            f"rho_s = {_number(self.rho_s)} asks for batches of {self.batch}, but a client has "
+            f"{_number(self.samples)} samples"
+        )
+
+    def nearest(self) -> str:
+        """The changes that make it feasible: one value where one is enough. The last of ``several`` always is."""
+        lowest_c = _rounded(Fraction(self.rounds, self.clients), up=True)
+        change = self._change
+        if self.slots < 1:
+            single = [change(rho_c=lowest_c), change(rounds=math.floor(self.rho_c * self.clients))]
+            single.append(change(clients=math.ceil(self.rounds / self.rho_c)))
+        elif self.batch < 1:
+            single = [change(rho_s=_rounded(self.rho_c * self.local_steps / self.samples, up=True))]
+            single.append(change(local_steps=math.floor(self.rho_s * self.samples / self.rho_c)))
+            single.append(change(rho_c=_rounded(self.rho_s * self.samples / self.local_steps, up=False)))
+        else:
+            single = [change(rho_s=self._nearest_rho_s(self.rho_c))]
+        steps, enough = math.ceil(self.rho_s / self.rho_c), math.ceil(self.rounds / self.rho_c)
+        samples = math.ceil(self.rho_c * steps / self.rho_s)
+        several = [
+            change(rho_c=lowest_c, rho_s=self._nearest_rho_s(lowest_c)),
+            change(clients=enough, rho_s=self._nearest_rho_s(self.rho_c)),
+            change(clients=enough, local_steps=steps, samples=Fraction(max(samples, math.ceil(self.samples)))),
+        ]
+        options = [words for words in single if words] or [words for words in several if words]
+        return "the nearest feasible: " + " or ".join(dict.fromkeys(options[:2]))
+
+    def nearest_in_range(self) -> str:
+        """The ρ nearest to what was asked for, both of them in (0, 1]; and how to have others."""
+        instead = "to have any value, give clients per round and batch size instead"
+        if self.rounds > self.clients:
+            return f"no rho_c in (0, 1] fills one slot in each of {self.rounds} rounds; {instead}"
+        rho_c = min(max(self.rho_c, _rounded(Fraction(self.rounds, self.clients), up=True)), Fraction(1))
+        rho_s = self._nearest_rho_s(rho_c)
+        found = {name: rho for name, rho, asked in (("rho_s", rho_s, self.rho_s), ("rho_c", rho_c, self.rho_c))
+                 if rho != asked}  # fmt: skip
+        words = self._change(**found)
+        return f"the nearest feasible: {words}; {instead}" if words else instead
+
+    def _nearest_rho_s(self, rho_c: Fraction) -> Fraction:
+        """From batches of one sample to batches of all, at this ρ_C."""
+        least = _rounded(rho_c * self.local_steps / self.samples, up=True)
+        most = _rounded(rho_c * self.local_steps, up=True)  # so that b is rounded down to all of them, not to fewer
+        if math.floor(most * self.samples / (rho_c * self.local_steps)) > self.samples:
+            most = _rounded(rho_c * self.local_steps, up=False)
+        return min(max(self.rho_s, least), most, Fraction(1))
+
+    def _change(self, **values: Any) -> str:
+        if not replace(self, **values).feasible:
+            return ""
+        shown = {name: _number(Fraction(value)) for name, value in values.items()}
+        words = {"rounds": "round", "clients": "client", "samples": "sample", "local_steps": "local step"}
+        parts = [
+            f"{shown[name]} {words[name]}{'' if value == 1 else 's'}" if name in words else f"{name} = {shown[name]}"
+            for name, value in values.items()
+            if value != getattr(self, name)
+        ]
+        return " and ".join(parts)
+
+
+def _rounded(value: Fraction, *, up: bool) -> Fraction:
+    """Six significant digits, away from the values that are not feasible."""
+    unit = Fraction(10) ** (math.floor(math.log10(value)) - 5)
+    return (math.ceil if up else math.floor)(value / unit) * unit
+
+
+def _number(value: Fraction) -> str:
+    return f"{float(value):.6g}" if value.denominator > 1 else str(value)

@@ -1,0 +1,131 @@
+"""The intent of a batch: everything that carrying it out, or finishing it after a crash, needs."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedforget.algorithm.forget import Decision, Request
+from fedforget.algorithm.ids import Id, canonical_id
+from fedforget.algorithm.ports import Newcomer
+from fedforget.algorithm.seeds import Seed
+from fedforget.disk.parsing import parse_object
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What a receipt will say about a batch, known when the batch is begun."""
+
+    guarantee: str = ""
+    recomputed_steps: int = 0
+    steps_alone: tuple[int, ...] = ()  # what carrying each request out by itself would have recomputed
+    state_before: str = ""  # the digest of the state before the batch
+    added: Mapping[str, Any] = field(default_factory=dict)  # for the events: how many clients and samples join
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What stands after a batch: everything that a receipt says about it."""
+
+    rounds_done: int
+    model_digest: str | None
+    state_digest: str
+    plan_digest: str
+    commitments: str  # a digest of all of them
+    version: str
+    mixed_environments: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pledge:
+    """A keyed digest of a few steps of the learner that began a batch (``session.pledge``)."""
+
+    client: Id
+    environment: str
+    mac: bytes
+
+    @classmethod
+    def decode(cls, raw: Any) -> Pledge | None:
+        if raw is None:
+            return None
+        client, environment, mac = raw
+        return cls(canonical_id(client), str(environment), bytes.fromhex(mac))
+
+
+@dataclass(frozen=True, slots=True)
+class Intent:
+    """A batch of requests that are carried out together: everything that finishing it after a crash needs."""
+
+    ids: tuple[str, ...]
+    decision: Decision
+    pledge: Pledge | None = None  # where carrying it out leaves no witness
+
+    @property
+    def batch_id(self) -> str:
+        return self.decision.batch_id
+
+    @property
+    def only_recomputes(self) -> bool:
+        """Whether nothing is removed or joins: all rounds are only computed again."""
+        return not self.ids and not self.decision.joining and self.decision.new_seeds is None
+
+    def encode(self) -> str:
+        decision, pledge = self.decision, self.pledge
+        return json.dumps(
+            {
+                "ids": self.ids,
+                "requests": [[request.client, request.sample] for request in decision.requests],
+                "first_changed_steps": decision.first_changed_steps,
+                "leaving": decision.leaving,
+                "goal": decision.goal,
+                "rewind_to": decision.rewind_to,
+                "reseed": None if decision.new_seeds is None else decision.new_seeds.hex(),
+                "joining": [
+                    [
+                        new.client,
+                        None if new.seed is None else [new.seed.value.hex(), new.seed.nonce.hex()],
+                        [[sample, content.hex()] for sample, content in new.samples],
+                    ]
+                    for new in decision.joining
+                ],
+                "pledge": None if pledge is None else [pledge.client, pledge.environment, pledge.mac.hex()],
+            }
+        )
+
+    @classmethod
+    def decode(cls, batch_id: str, body: str) -> Intent:
+        raw = parse_object(body)
+        joining = tuple(
+            Newcomer(
+                canonical_id(client),
+                None if seed is None else Seed(*map(bytes.fromhex, seed)),
+                tuple((canonical_id(sample), bytes.fromhex(content)) for sample, content in samples),
+            )
+            for client, seed, samples in raw.get("joining", ())
+        )
+        decision = Decision(
+            requests=tuple(Request(client, sample) for client, sample in raw["requests"]),
+            first_changed_steps=tuple(None if step is None else _count(step) for step in raw["first_changed_steps"]),
+            leaving=tuple(map(canonical_id, raw["leaving"])),
+            goal=_count(raw["goal"]),
+            rewind_to=_count(raw["rewind_to"]),
+            joining=joining,
+            new_seeds=None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]),
+            batch_id=batch_id,
+        )
+        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
+            raise ValueError("its requests, steps and ids are not as many")
+        return cls(tuple(map(str, raw["ids"])), decision, Pledge.decode(raw.get("pledge")))
+
+
+def new_batch_id() -> str:
+    return "b-" + secrets.token_hex(8)
+
+
+def _count(value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise ValueError(f"{value!r:.40} is not a whole number from 0")
+    return value
