@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from fedforget.algorithm import join
-from fedforget.algorithm.forget import Request
+from fedforget.algorithm.forget import Request, apply
 from fedforget.evidence.lives import Add, Arrive, Cancel, Defer, Forget, Learn, RunPending, world_after
 from fedforget.evidence.worlds import STANDARD, Case, prove
+from fedforget.requests.lifecycle import Stage
 from fedforget.requests.processor import Processor
 
 LIVES = [case for case in STANDARD if case.life]
@@ -25,6 +26,7 @@ def test_life_of_requests_ends_in_the_textbook_law_and_changes_as_rarely_as_poss
     if found.least_change is not None:
         assert found.change_probability == found.least_change
     assert found.exact
+    assert found.optimal is not False
 
 
 QUICK = [case for case in STANDARD if not case.life and case.K * case.E * case.R <= 3]
@@ -60,9 +62,38 @@ def rewinds_one_round_too_little(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(forget, "apply", apply)
 
 
+def recovery_leaves_the_data_in(patch: pytest.MonkeyPatch) -> None:
+    def apply_begun(self: Processor) -> None:
+        for intent in self._at_stage(Stage.ACCEPTED):
+            self.batches.removed(intent, self.server.memory.rounds_done)
+
+    patch.setattr(Processor, "apply_begun", apply_begun)
+
+
+def recovery_applies_a_removal_twice(patch: pytest.MonkeyPatch) -> None:
+    """Harmless for the law, but it rewinds rounds that were computed: state changes no more often."""
+    real = Processor.finish
+
+    def finish(self: Processor) -> None:
+        for intent in self._at_stage(Stage.REMOVED):
+            apply(self.server, intent.decision)
+        real(self)
+
+    patch.setattr(Processor, "finish", finish)
+
+
+AFTER_INTENT = "a client; a crash after the intent, and another process finishes"
+
+
+def test_recovery_that_applies_a_removal_twice_keeps_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
+    recovery_applies_a_removal_twice(monkeypatch)
+    assert all(prove(case).exact for case in LIVES if "crash between" in case.name)
+
+
 @pytest.mark.parametrize(
     ("wrong", "name", "distance"),
     [
+        (recovery_leaves_the_data_in, AFTER_INTENT, None),
         (arrivals_are_dropped, "a sample arrives while another is recomputed", "7/8"),
         (newcomers_change_nothing, "a sample joins", None),
         (rewinds_one_round_too_little, "two batches in a row", None),

@@ -1,13 +1,14 @@
 """Lives of requests, enumerated: the production processor over every order of priorities of a tiny world.
 
-Requests wait, cover each other, are cancelled, arrive while rounds are recomputed, and what was left out joins. The law
-of the state at the end must be that of learning on what is left.
+Requests are deferred, cover each other, are cancelled, and arrive while rounds are recomputed; data that were left out
+join; a process crashes and another one finishes. The law of the state at the end must be that of learning on what
+remains.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fedforget.algorithm.forget import Request
@@ -18,8 +19,8 @@ from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.evidence.laws import Enumeration, History, Oracle, Progress, World, stored_history, symbolic_server
 from fedforget.federation.local import LocalFederation
-from fedforget.requests.lifecycle import Basis, Submission
-from fedforget.requests.memory import BookInMemory, InboxInMemory, WorkInMemory, processor_in_memory
+from fedforget.requests.lifecycle import Basis, Stage, Submission
+from fedforget.requests.memory import BatchesInMemory, BookInMemory, InboxInMemory, WorkInMemory, processor_in_memory
 from fedforget.requests.processor import Processor
 
 _ANY_SEED = Seed(bytes(32), bytes(32))  # the oracle draws, whatever the seed
@@ -74,7 +75,21 @@ class Learn:
     rounds: int
 
 
-Event = Forget | Defer | Arrive | Cancel | RunPending | Add | Learn
+@dataclass(frozen=True, slots=True)
+class Crash:
+    """The next event's process dies when a batch has come to a stage, or (None) after the first round it computes.
+
+    Another process finishes what it left.
+    """
+
+    at: Stage | None
+
+
+Event = Forget | Defer | Arrive | Cancel | RunPending | Add | Learn | Crash
+
+
+class _Crashed(BaseException):
+    """The process is dead. A BaseException, so that no handler of the processor catches it."""
 
 
 def enumerate_life(world: World, events: Sequence[Event], plan: Plan, progress: Progress | None = None) -> Enumeration:
@@ -103,18 +118,33 @@ class _Life:
 
     def __init__(self, server: Server) -> None:
         self._inbox, self._arriving = InboxInMemory(), list[Submission]()
-        clients = cast(LocalFederation, server.federation).memory
-        self.processor: Processor = processor_in_memory(server, clients, WorkInMemory(self._hand_in), self._inbox)
+        self._batches = BatchesInMemory(BookInMemory(), self._reached)
+        self._crash: Crash | None = None
+        self.processor = self._process(server)
         self.changed = False
+
+    def _process(self, server: Server) -> Processor:
+        """Start a process on what is stored: nothing else outlasts a crash."""
+        federation = cast(LocalFederation, server.federation).restarted()
+        work = WorkInMemory(self._after_round)
+        return processor_in_memory(
+            replace(server, federation=federation), federation.memory, work, self._inbox, self._batches
+        )
 
     @property
     def _book(self) -> BookInMemory:
-        return cast(BookInMemory, self.processor.book)
+        return self._batches.book
 
-    def _hand_in(self) -> None:
-        """While rounds are computed."""
+    def _after_round(self) -> None:
+        """Submit what arrives while rounds are computed."""
         while self._arriving:
             self._inbox.leave(self._arriving.pop(0))
+        self._reached(None)
+
+    def _reached(self, stage: Stage | None) -> None:
+        if self._crash is not None and self._crash.at == stage:
+            self._crash = None
+            raise _Crashed
 
     def live(self, event: Event) -> None:
         processor = self.processor
@@ -126,6 +156,8 @@ class _Life:
                 processor.intake.accept(_submission(requests))
             case Arrive(requests):
                 self._arriving.append(_submission(requests))
+            case Crash():
+                self._crash = event
             case Cancel(request):
                 waiting = {each: identifier for identifier, each in self._book.waiting().items()}
                 self._book.cancel(waiting[request])
@@ -140,12 +172,21 @@ class _Life:
         """What one command does. Requests that found no recomputation to join come right after it."""
         before = stored_history(self.processor.server)
         self.processor.accept_inbox()
-        command()
-        self.processor.finish()
+        self._finish(command)
         while self._arriving:
-            self.processor.submit(self._arriving.pop(0))
-            self.processor.finish()
+            submission = self._arriving.pop(0)
+            self._finish(lambda submission=submission: self.processor.submit(submission))  # type: ignore[misc]
         self.changed |= stored_history(self.processor.server) != before
+
+    def _finish(self, command: Callable[[], object]) -> None:
+        """Run a command to its end. If its process crashes, another one finishes what is stored."""
+        try:
+            command()
+            self.processor.finish()
+        except _Crashed:
+            self.processor = self._process(self.processor.server)
+            self.processor.accept_inbox()
+            self.processor.finish()
 
 
 def world_after(world: World, events: Sequence[Event]) -> dict[Any, tuple[Any, ...]]:
@@ -171,7 +212,7 @@ def world_after(world: World, events: Sequence[Event]) -> dict[Any, tuple[Any, .
                 left -= erased(requests)
             case RunPending():
                 left -= erased(pending)
-        if not isinstance(event, Defer | Arrive | Cancel | Learn):
+        if not isinstance(event, Defer | Arrive | Cancel | Learn | Crash):
             left -= erased(arriving)
             arriving = []
     return {client: tuple(sorted(s for c, s in left if c == client)) for client in sorted({c for c, _ in left})}

@@ -21,6 +21,7 @@ from fedforget.evidence.lives import (
     Add,
     Arrive,
     Cancel,
+    Crash,
     Defer,
     Event,
     Forget,
@@ -29,6 +30,7 @@ from fedforget.evidence.lives import (
     enumerate_life,
     world_after,
 )
+from fedforget.requests.lifecycle import Stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,17 @@ class Proved:
 
     @property
     def exact(self) -> bool:
-        return self.total_variation == 0 and self.least_change in (None, self.change_probability)
+        """Whether the law is the textbook's."""
+        return self.total_variation == 0
+
+    @property
+    def optimal(self) -> bool | None:
+        """Whether no exact method changes state less often. None if the world has no such bound."""
+        return None if self.least_change is None else self.change_probability == self.least_change
 
     def as_dict(self) -> dict[str, Any]:
         exact = {key: None if value is None else str(value) for key, value in self._fractions().items()}
-        return {**asdict(self), **exact, "exact": self.exact}
+        return {**asdict(self), **exact, "exact": self.exact, "optimal": self.optimal}
 
     def _fractions(self) -> dict[str, Fraction | None]:
         return {
@@ -140,6 +148,109 @@ def _meanwhile(*targets: tuple[int, int | None]) -> Arrive:
 
 
 _all_pending = RunPending()
+
+_Life = tuple[str, World, tuple[int, int, int, int], tuple[Event, ...]]
+_CRASHES: tuple[_Life, ...] = tuple(
+    (f"{name}; a crash {when}, and another process finishes", world, numbers, (Crash(stage), event))
+    for name, world, numbers, event in (
+        ("a sample", PAIR, (1, 1, 1, 2), _now((0, 0))),
+        ("a client", UNEQUAL, (1, 2, 1, 2), _now((2, None))),
+    )
+    for when, stage in (
+        ("after the intent", Stage.ACCEPTED),
+        ("after the removal", Stage.REMOVED),
+        ("between two rounds", None),
+        ("before the receipt", Stage.COMPLETED),
+    )
+)
+
+_LIVES: tuple[_Life, ...] = (
+    ("a sample", PAIR, (1, 1, 2, 2), (_now((0, 0)),)),
+    ("a client, two slots", UNEQUAL, (2, 2, 1, 1), (_now((0, None)),)),
+    (
+        "a sample that waits is covered by its client's request",
+        UNEQUAL,
+        (1, 2, 1, 2),
+        (_later((0, 1)), _now((0, None))),
+    ),
+    (
+        "a client that waits is covered by the request for its last sample",
+        {0: (0,), 1: (0, 1), 2: (0,)},
+        (1, 1, 1, 2),
+        (_later((0, None)), _now((0, 0))),
+    ),
+    (
+        "three that wait, by one rewind",
+        UNEQUAL,
+        (1, 1, 1, 2),
+        (_later((0, 0), (0, 1), (2, None)), _all_pending),
+    ),
+    (
+        "one of two that wait is cancelled",
+        LOPSIDED,
+        (1, 2, 1, 2),
+        (
+            _later((0, 0), (1, 0)),
+            Cancel(Request(1, 0)),
+            _all_pending,
+        ),
+    ),
+    ("one that waits and is never carried out", PAIR, (1, 1, 1, 2), (_later((1, 1)), _now((0, 0)))),
+    ("a sample arrives while another is recomputed", PAIR, (1, 1, 1, 3), (_meanwhile((1, 0)), _now((0, 0)))),
+    (
+        "a client arrives while a sample is recomputed",
+        UNEQUAL,
+        (1, 2, 1, 2),
+        (
+            _meanwhile((2, None)),
+            _now((0, 0)),
+        ),
+    ),
+    (
+        "the client arrives whose sample is recomputed",
+        LOPSIDED,
+        (1, 2, 1, 2),
+        (
+            _meanwhile((0, None)),
+            _now((0, 0)),
+        ),
+    ),
+    (
+        "two arrive while a client is recomputed",
+        UNEQUAL,
+        (1, 1, 1, 2),
+        (
+            _meanwhile((0, 0)),
+            _meanwhile((0, 1)),
+            _now((2, None)),
+        ),
+    ),
+    ("two batches in a row", UNEQUAL, (1, 1, 1, 2), (_now((0, 0), (0, 1)), _now((2, None)))),
+    ("the same request twice", PAIR, (1, 1, 2, 1), (_now((0, 0)), _now((0, 0)))),
+    ("everyone, by one rewind", PAIR, (1, 1, 1, 2), (_later((0, None), (1, 0), (1, 1)), _all_pending)),
+    ("a sample while training goes on", PAIR, (1, 1, 1, 2), (Learn(1), _now((0, 0)))),
+    ("a sample joins", {0: (0, 1), 1: (0,)}, (1, 1, 1, 2), (Learn(2), Add(1, (1,)))),
+    ("a client joins", {0: (0, 1)}, (2, 1, 1, 1), (Learn(1), Add(1, (0, 1), is_new=True))),
+    (
+        "an addition between two erasures",
+        PAIR,
+        (1, 1, 1, 2),
+        (
+            Learn(2),
+            _now((0, 0)),
+            Add(1, (2,)),
+            _now((1, 0)),
+        ),
+    ),
+    *_CRASHES,
+    (
+        "a sample arrives before a crash, and is pending after it",
+        PAIR,
+        (1, 1, 1, 3),
+        (_meanwhile((1, 0)), Crash(None), _now((0, 0)), _all_pending),
+    ),
+    ("an erased sample comes back", PAIR, (1, 1, 1, 2), (Learn(2), _now((0, 0)), Add(0, (0,)))),
+)
 
 STANDARD = (
     Case("learning alone", LOPSIDED, (), 2, 2, 1, 1),
@@ -194,89 +305,7 @@ STANDARD = (
     Case("N = b+1 and N = b, two slots, two steps, two rounds", LOPSIDED, (_sample(0, 0),), 2, 2, 2, 2),
     Case("a client, unequal sizes, two slots, two rounds", UNEQUAL, (_client(1),), 2, 2, 1, 2),
     Case("a sample, only the ends kept", PAIR, (_sample(0, 0),), 1, 1, 2, 2, keep="ends"),
-    *(
-        Case(f"processor: {name}", world, (), K, b, E, R, life=life)
-        for name, world, (K, b, E, R), life in (
-            ("a sample", PAIR, (1, 1, 2, 2), (_now((0, 0)),)),
-            ("a client, two slots", UNEQUAL, (2, 2, 1, 1), (_now((0, None)),)),
-            (
-                "a sample that waits is covered by its client's request",
-                UNEQUAL,
-                (1, 2, 1, 2),
-                (_later((0, 1)), _now((0, None))),
-            ),
-            (
-                "a client that waits is covered by the request for its last sample",
-                {0: (0,), 1: (0, 1), 2: (0,)},
-                (1, 1, 1, 2),
-                (_later((0, None)), _now((0, 0))),
-            ),
-            (
-                "three that wait, by one rewind",
-                UNEQUAL,
-                (1, 1, 1, 2),
-                (_later((0, 0), (0, 1), (2, None)), _all_pending),
-            ),
-            (
-                "one of two that wait is cancelled",
-                LOPSIDED,
-                (1, 2, 1, 2),
-                (
-                    _later((0, 0), (1, 0)),
-                    Cancel(Request(1, 0)),
-                    _all_pending,
-                ),
-            ),
-            ("one that waits and is never carried out", PAIR, (1, 1, 1, 2), (_later((1, 1)), _now((0, 0)))),
-            ("a sample arrives while another is recomputed", PAIR, (1, 1, 1, 3), (_meanwhile((1, 0)), _now((0, 0)))),
-            (
-                "a client arrives while a sample is recomputed",
-                UNEQUAL,
-                (1, 2, 1, 2),
-                (
-                    _meanwhile((2, None)),
-                    _now((0, 0)),
-                ),
-            ),
-            (
-                "the client arrives whose sample is recomputed",
-                LOPSIDED,
-                (1, 2, 1, 2),
-                (
-                    _meanwhile((0, None)),
-                    _now((0, 0)),
-                ),
-            ),
-            (
-                "two arrive while a client is recomputed",
-                UNEQUAL,
-                (1, 1, 1, 2),
-                (
-                    _meanwhile((0, 0)),
-                    _meanwhile((0, 1)),
-                    _now((2, None)),
-                ),
-            ),
-            ("two batches in a row", UNEQUAL, (1, 1, 1, 2), (_now((0, 0), (0, 1)), _now((2, None)))),
-            ("the same request twice", PAIR, (1, 1, 2, 1), (_now((0, 0)), _now((0, 0)))),
-            ("everyone, by one rewind", PAIR, (1, 1, 1, 2), (_later((0, None), (1, 0), (1, 1)), _all_pending)),
-            ("a sample while training goes on", PAIR, (1, 1, 1, 2), (Learn(1), _now((0, 0)))),
-            ("a sample joins", {0: (0, 1), 1: (0,)}, (1, 1, 1, 2), (Learn(2), Add(1, (1,)))),
-            ("a client joins", {0: (0, 1)}, (2, 1, 1, 1), (Learn(1), Add(1, (0, 1), is_new=True))),
-            (
-                "an addition between two erasures",
-                PAIR,
-                (1, 1, 1, 2),
-                (
-                    Learn(2),
-                    _now((0, 0)),
-                    Add(1, (2,)),
-                    _now((1, 0)),
-                ),
-            ),
-            ("an erased sample comes back", PAIR, (1, 1, 1, 2), (Learn(2), _now((0, 0)), Add(0, (0,)))),
-        )
-    ),
+    *(Case(f"processor: {name}", world, (), K, b, E, R, life=life) for name, world, (K, b, E, R), life in _LIVES),
 )
 
 

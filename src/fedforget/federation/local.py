@@ -81,12 +81,17 @@ class LocalFederation:
     ) -> None:
         self._plan = plan
         self.memory = memory
+        self._learner = learner
         self._inline = InlineTrainer(learner)
         self._trainer = trainer or self._inline
         self._priorities = priorities
         self._clients: dict[Id, Client] = {}
         self._slots_ahead: SlotsAhead | None = None
         self._ahead: dict[tuple[Id, int], LocalDraws] = {}  # draws of the next round, by client and round
+
+    def restarted(self) -> LocalFederation:
+        """Return the federation of another process on the same memory."""
+        return LocalFederation(self._plan, self.memory, self._learner, self._priorities)
 
     def who_are_you(self) -> list[Presence]:
         commitments = self.memory.commitments()

@@ -98,6 +98,7 @@ class BatchesInMemory:
     """``Batches`` in a dictionary."""
 
     book: BookInMemory
+    on_stage: Callable[[Stage], None] = lambda _: None  # called when a batch has come to a stage
     _stages: dict[Intent, Stage] = field(default_factory=dict)
 
     def pending(self) -> list[Intent]:
@@ -107,25 +108,29 @@ class BatchesInMemory:
         return self._stages[intent]
 
     def enter(self, intent: Intent, facts: BatchFacts) -> None:  # noqa: ARG002
-        self._stages[intent] = Stage.ACCEPTED
         for identifier in intent.ids:
             self.book.begin(identifier)
+        self._advance(intent, Stage.ACCEPTED)
 
     def removed(self, intent: Intent, rounds_left: int) -> None:  # noqa: ARG002
-        self._stages[intent] = Stage.REMOVED
         for identifier, request in zip(intent.ids, intent.decision.requests, strict=True):
             self.book.erased[request] = identifier
             if request.client in intent.decision.leaving:
                 self.book.erased.setdefault(Request(request.client), identifier)
+        self._advance(intent, Stage.REMOVED)
 
     def recomputed(self, intent: Intent) -> None:
-        self._stages[intent] = Stage.RECOMPUTED
+        self._advance(intent, Stage.RECOMPUTED)
 
     def completed(self, intent: Intent, outcome: Outcome) -> None:  # noqa: ARG002
-        self._stages[intent] = Stage.COMPLETED
+        self._advance(intent, Stage.COMPLETED)
 
     def purged(self, intent: Intent) -> None:
         del self._stages[intent]
+
+    def _advance(self, intent: Intent, stage: Stage) -> None:
+        self._stages[intent] = stage
+        self.on_stage(stage)
 
 
 class InboxInMemory:
@@ -186,7 +191,8 @@ class WorkInMemory:
         last()
 
 
-def processor_in_memory(server: Server, clients: ClientMemory, work: WorkInMemory, inbox: InboxInMemory) -> Processor:
+def processor_in_memory(
+    server: Server, clients: ClientMemory, work: WorkInMemory, inbox: InboxInMemory, batches: BatchesInMemory
+) -> Processor:
     """The production processor on memories of both parties."""
-    book = BookInMemory()
-    return Processor(server, Intake(MembersInMemory(server, clients), book, inbox), BatchesInMemory(book), work)
+    return Processor(server, Intake(MembersInMemory(server, clients), batches.book, inbox), batches, work)
