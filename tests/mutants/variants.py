@@ -22,7 +22,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import ClientData, FederatedData
 from fedforget.errors import TrainingFailed
 from fedforget.federation.local import LocalFederation
-from fedforget.requests.processor import Processor
+from fedforget.requests import processor
 from fedforget.session.engine import Engine
 from fedforget.store.client_store import ClientStore
 from fedforget.store.server_store import ServerStore
@@ -406,9 +406,18 @@ def client_seeds_not_renewed(patch: Patch) -> None:
 
 def request_of_emptied_client_stays_pending(patch: Patch) -> None:
     """A request for a client stays pending although the client's last sample was erased."""
-    real = Processor._covered_by
+    real = processor._BatchJournal._with_covered
 
-    def covered_by(self: Any, wanted: Any, waiting: Any) -> Any:
-        return real(self, wanted, {i: r for i, r in waiting.items() if r.sample is not None or r in wanted.values()})
+    def with_covered(self: Any, decision: Any) -> Any:
+        asked = {r for r in self.requests.values() if r is not None}
+        hidden = {i for i, r in self.processor.book.waiting().items() if r.sample is None and r not in asked}
+        with pytest.MonkeyPatch.context() as inner:
+            waiting = type(self.processor.book).waiting
+            inner.setattr(
+                type(self.processor.book),
+                "waiting",
+                lambda book: {i: r for i, r in waiting(book).items() if i not in hidden},
+            )
+            return real(self, decision)
 
-    patch.setattr(Processor, "_covered_by", covered_by)
+    patch.setattr(processor._BatchJournal, "_with_covered", with_covered)

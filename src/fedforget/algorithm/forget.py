@@ -63,7 +63,8 @@ class Journal(Protocol):
     def begin(self, decision: Decision) -> Decision:
         """Make the decision durable and return it as it will be carried out; or raise, and nothing has changed.
 
-        The journal names the decision. It may raise the goal (to that of an unfinished batch) and rewind further.
+        The journal names the decision. It may raise the goal (to that of an unfinished batch), rewind further, and add
+        requests whose targets leave anyway.
         """
 
     def removed(self, decision: Decision) -> None:
@@ -126,7 +127,7 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
 
 
 def carry_out(server: Server, decision: Decision, journal: Journal, on_round: OnRound | None = None) -> None:
-    """Remove, rewind and learn. After a crash the same decision can be carried out again."""
+    """Remove, rewind and learn (Algorithm 2, line 5; Algorithm 3, line 5)."""
     remove(server, decision, journal)
     learn(server, decision.goal, on_round)
     if server.memory.rounds_done >= decision.goal or not len(server.memory.roster):  # else ``on_round`` stopped it

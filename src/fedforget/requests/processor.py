@@ -47,7 +47,7 @@ class Processor:
     def submit(self, submission: Submission) -> list[str]:
         """Accept requests, all or none, and carry them out up to their receipts. Return their ids.
 
-        A target that is erased already keeps the id of its request, and so does one that waits.
+        Targets already erased or pending keep their request's id.
         """
         ids = self.book.ids_of_key(submission)
         if ids is not None:
@@ -74,39 +74,26 @@ class Processor:
         known: Mapping[Request, str] | None = None,
         *,
         new_seeds: bool = False,
-        then: Callable[[], None] = lambda: None,
+        arrived: Sequence[Any] = (),
     ) -> None:
-        """Carry requests out with every pending one that they cover. Begins with them, and learns.
+        """Carry requests out as one batch, with every pending request that they cover.
 
-        The requests of a ``submission`` are entered into the book together with the batch. ``then`` is called as soon
-        as the batch is durable.
+        The requests of a ``submission`` are entered into the book together with the batch. ``arrived``: their places in
+        the inbox, which is cleared of them as soon as the batch is durable.
         """
         if not wanted and not new_seeds:
-            then()
+            if arrived:
+                self.intake.clear(arrived)
             return
         self.apply_begun()
-        own = set(() if submission is None else submission.ids)
-        fresh = {identifier: request for identifier, request in wanted.items() if identifier in own}
-        together = {**self._covered_by(wanted, {**self.book.waiting(), **fresh}), **wanted}
-
-        def enter() -> None:
-            if submission is not None:
-                self.book.receive(submission, known or {})
-
-        journal = _BatchJournal(self, tuple(together), enter, then, new_seeds=new_seeds)
+        batch = _BatchJournal(self, dict(wanted), submission, known or {}, arrived, new_seeds=new_seeds)
         with self.work.learning(self.goal()) as on_round:
-            forget(self.server, list(together.values()), journal, self._until_arrival(on_round))
-
-    def _covered_by(self, wanted: Mapping[str, Request], waiting: Mapping[str, Request]) -> dict[str, Request]:
-        """Pending requests whose targets go together with those that are wanted."""
-        decision = decide(self.server, list(dict.fromkeys(wanted.values())))
-        targets, leaving = set(decision.requests), set(decision.leaving)
-        return {i: r for i, r in waiting.items() if r in targets or r.client in leaving}
+            forget(self.server, list(wanted.values()), batch, self._until_arrival(on_round))
 
     def add(self, newcomers: Sequence[Newcomer], added: Mapping[str, Any]) -> None:
         """Let samples and clients in."""
         if newcomers:
-            journal = _BatchJournal(self, (), added=added)
+            journal = _BatchJournal(self, added=added)
             with self.work.learning(self.goal()) as on_round:
                 join(self.server, newcomers, journal, self._until_arrival(on_round))
 
@@ -124,7 +111,7 @@ class Processor:
         for intent in begun:
             if intent.decision.rewind_to < self.server.memory.rounds_done:  # another process may have decided it
                 self.work.check_learner(intent.decision.rewind_to, intent.decision.requests)
-            remove(self.server, intent.decision, _BatchJournal(self, intent.ids))
+            remove(self.server, intent.decision, _BatchJournal.of(self, intent))
         if begun:
             self.work.applied()
 
@@ -154,10 +141,10 @@ class Processor:
         """Forget what was handed in meanwhile together with the batches that are under way."""
         accepted = self.intake.accept_inbox()
         arrived = self._waiting(identifier for _, ids in accepted for identifier in ids)
-        self.forget(arrived, then=lambda: self.intake.clear([place for place, _ in accepted]))
+        self.forget(arrived, arrived=[place for place, _ in accepted])
 
     def _complete(self, intents: Sequence[Intent]) -> None:
-        """Give every batch its receipt, and leave nothing of what is gone."""
+        """Complete every batch with its receipt, and purge erased data."""
         if not intents:
             return
         for intent in self._at_stage(Stage.REMOVED):
@@ -186,7 +173,7 @@ class Processor:
             self.work.check_learner(0, leaving)
             self.apply_begun()
             with self.work.learning(self.goal()) as on_round:
-                forget(self.server, (), _BatchJournal(self, ()), self._until_arrival(on_round))
+                forget(self.server, (), _BatchJournal(self), self._until_arrival(on_round))
 
     # What is pending
 
@@ -215,14 +202,26 @@ class _BatchJournal:
     """The ``Journal`` of one batch: its intent in the record."""
 
     processor: Processor
-    ids: tuple[str, ...]
-    enter: Callable[[], None] = lambda: None
-    then: Callable[[], None] = lambda: None
+    requests: dict[str, Request | None] = field(default_factory=dict)  # by id
+    submission: Submission | None = None  # entered together with the batch
+    known: Mapping[Request, str] = field(default_factory=dict)  # targets that keep the id of another request
+    arrived: Sequence[Any] = ()  # places in the inbox
     new_seeds: bool = False
     added: Mapping[str, Any] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, processor: Processor, intent: Intent) -> _BatchJournal:
+        """Return the journal of a batch that another process began."""
+        return cls(processor, dict.fromkeys(intent.ids))
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        return tuple(self.requests)
+
     def begin(self, decision: Decision) -> Decision:
+        """Add what the batch covers, check data, learner and state, and commit the intent with its requests."""
         processor, work = self.processor, self.processor.work
+        decision = self._with_covered(decision)
         named, pledge = self._as_carried_out(decision), None
         if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
             work.check_data(named.requests)
@@ -231,15 +230,30 @@ class _BatchJournal:
             pledge = work.pledge(named)
         book, batches = processor.book, processor.batches
         with book.transaction():
-            self.enter()
+            if self.submission is not None:
+                book.receive(self.submission, self.known)
             facts = self._facts(decision, named)
             batches.enter(Intent(self.ids, named, pledge), facts)
             if self.added:
                 book.taint_unless_exogenous(self.added["basis"])
             for identifier in self.ids if facts.guarantee == GUARANTEE_PATH else ():
                 book.taint_unless_exogenous(book.basis_of(identifier))
-        self.then()
+        if self.arrived:
+            processor.intake.clear(self.arrived)
         return named
+
+    def _with_covered(self, decision: Decision) -> Decision:
+        """Add pending requests whose targets leave with those of the batch. They change nothing that it does not."""
+        targets, leaving = set(decision.requests), set(decision.leaving)
+        covered = {
+            identifier: request
+            for identifier, request in self.processor.book.waiting().items()
+            if identifier not in self.requests and (request in targets or request.client in leaving)
+        }
+        if not covered:
+            return decision
+        self.requests = {**covered, **self.requests}
+        return decide(self.processor.server, [*covered.values(), *decision.requests])
 
     def _as_carried_out(self, decision: Decision) -> Decision:
         """Up to the goal of every unfinished batch; from round 0 with new seeds, or if everything is recomputed."""
@@ -259,8 +273,8 @@ class _BatchJournal:
         if not self.ids and not self.new_seeds:
             return BatchFacts(added=self.added)
         book, goal = processor.book, named.goal
-        looked = {book.basis_of(identifier) for identifier in self.ids} - {Basis.EXOGENOUS}
-        basis = Basis.UNKNOWN if looked else Basis.EXOGENOUS  # one that looked is enough
+        informed = {book.basis_of(identifier) for identifier in self.ids} - {Basis.EXOGENOUS}
+        basis = Basis.UNKNOWN if informed else Basis.EXOGENOUS  # one non-exogenous request lowers the batch
         alone = [0 if step is None else goal - plan.round_of(step) + 1 for step in decided.first_changed_steps]
         changed = named.first_changed_step is not None or self.new_seeds or (processor.recompute_all and goal)
         nothing_left = set(processor.server.memory.roster) <= set(named.leaving)
