@@ -28,6 +28,9 @@ from fedforget.algorithm.plan import Keep, Plan
 from fedforget.algorithm.ports import ClientMemory, LocalRound, ServerMemory, State, Trained, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.federation.local import LocalFederation
+from fedforget.requests.lifecycle import Receipt, Submission
+from fedforget.session.deferral import leave_in_inbox
+from fedforget.store import run_directory
 
 World = Mapping[Id, Sequence[Id]]  # client → its sample ids, all canonical
 
@@ -319,3 +322,9 @@ def function_files(run: Path) -> dict[str, bytes]:
     """The files of a run that must be those of a run that never had the data."""
     named = {name: (run / name).read_bytes() for name in ("plan.toml", "server.db", "clients.db")}
     return named | {f"models/{path.name}": path.read_bytes() for path in sorted((run / "models").iterdir())}
+
+
+def hand_in(path: Path, submission: Submission) -> list[Receipt]:
+    """Leave requests in the inbox of a run that another process may be writing."""
+    with run_directory.reading(path, only_idle=False) as run:
+        return leave_in_inbox(run, submission)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
 import sqlite3
+import sys
 from pathlib import Path
+from types import FrameType
 
 import click
 import pytest
@@ -21,6 +24,7 @@ from fedforget.cli import learning, looking, planning, proving, receipts, reques
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.plan_file import PlanFile
+from tests.cli.commandline import good, train
 from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -291,3 +295,37 @@ def test_every_source_file_that_the_architecture_names_exists() -> None:
     assert len(named) > 20
     places = (ROOT, ROOT / "src" / "fedforget")
     assert [name for name in sorted(named) if not any((place / name).exists() for place in places)] == []
+
+
+def test_one_forget_goes_through_the_files_in_the_order_of_the_architecture(tmp_path: Path) -> None:
+    """The first file of each row, as a subsequence of the files whose functions are called."""
+    rows = re.findall(r"^\| (\d+) \| `([\w/]+\.py)` \|", text_of("architecture.md"), re.MULTILINE)
+    documented = [file for _, file in rows]
+    assert [int(number) for number, _ in rows] == list(range(1, len(rows) + 1))
+    assert len(rows) > 12
+    train(tmp_path / "run")
+    used = next(
+        (client, sample)
+        for client, sample, step in steps_of(tmp_path / "run")
+        if step is not None and step > 2  # so that a round before it stays
+    )
+    package, called = str(ROOT / "src" / "fedforget") + "/", list[str]()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        file = frame.f_code.co_filename
+        if event == "call" and file.startswith(package) and (not called or called[-1] != file):
+            called.append(file)
+
+    sys.setprofile(note)
+    try:
+        good("forget", tmp_path / "run", "--client", str(used[0]), "--sample", str(used[1]), "--federation", "inline")
+    finally:
+        sys.setprofile(None)
+    way = iter(file.removeprefix(package) for file in called)
+    missing = [file for file in documented if file not in way]  # a test of an iterator consumes it
+    assert missing == []
+
+
+def steps_of(run: Path) -> list[tuple[int, int, int | None]]:
+    with contextlib.closing(sqlite3.connect(run / "clients.db")) as database:
+        return database.execute("SELECT client, sample, first_step FROM samples ORDER BY client, sample").fetchall()

@@ -133,12 +133,10 @@ class Run:
         """
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
         wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
-        if defer and new_seed:
-            raise InvalidInput("new seeds cannot wait", hint="leave out one of --defer and --new-seed")
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
-        with deferral.opened_for(self.path, submission, defer=defer) as (run, take):
-            if take is not None:
-                return take(run, submission)
+        with deferral.open_for_submission(self.path, submission, defer=defer) as (run, deferred):
+            if deferred is not None:
+                return deferred(run, submission)
             with Session.on(run, self._engine, options) as session:
                 return session.forget(submission)
 
@@ -197,9 +195,8 @@ class Run:
 
     def forget_record(self) -> None:
         """Destroy the key of the record. Afterwards its pseudonyms and digests cannot be linked to ids."""
-        with self._session() as session:
-            session.processor.finish()
-            session.run.record.forget_itself()
+        with run_directory.writing(self.path) as run:
+            deferral.forget_record(run)
 
     def set_policy(self, policy: Policy) -> None:
         """Decide when requests are carried out: immediately, or collected for a window and carried out together."""
@@ -271,11 +268,8 @@ class Run:
             return run.server.models.path(run.server.model_digest(0)).stat().st_size
 
     @contextlib.contextmanager
-    def _session(self, options: RoundOptions | None = None) -> Iterator[Session]:
-        with (
-            run_directory.writing(self.path) as run,
-            Session.on(run, self._engine, options or RoundOptions()) as session,
-        ):
+    def _session(self, options: RoundOptions) -> Iterator[Session]:
+        with run_directory.writing(self.path) as run, Session.on(run, self._engine, options) as session:
             yield session
 
 
@@ -290,7 +284,7 @@ def _rounds_to_sample(given: int | None) -> int | None:
 
 def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
     if (requests is None) == (client is None) or (sample is not None and client is None):
-        raise InvalidInput("say what to forget, once", hint="give a client, a client and a sample, or a batch")
+        raise InvalidInput("name exactly one thing to forget", hint="give a client, a client and a sample, or a batch")
     if requests is None:
         return [Request(client, sample)]
     if isinstance(requests, Request):

@@ -18,9 +18,8 @@ from fedforget.requests.chain import EventChain
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Basis, Stage, Submission, one_month_after
 from fedforget.requests.policy import Policy
-from fedforget.session.deferral import hand_in
 from fedforget.store import run_directory
-from tests.helpers import function_files
+from tests.helpers import function_files, hand_in
 from tests.requests.other_process import BUSY, REFUSED, OtherProcess, forget_in_other_process
 from tests.requests.world import DATA, PLAN, opened
 

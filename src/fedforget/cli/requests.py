@@ -72,15 +72,13 @@ def forget(
     if dry_run:
         _dry_run(run, requests, new_seed or how.recompute_all, output)
         return
-    if defer and new_seed:
-        raise InvalidInput("new seeds cannot be deferred", hint="leave out one of --defer and --new-seed")
     submission = Submission.of(
         tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
     )
-    with deferral.opened_for(run, submission, defer=defer) as (opened, take):
+    with deferral.open_for_submission(run, submission, defer=defer) as (opened, deferred):
         before = has_law(opened)
-        if take is not None:
-            receipts = take(opened, submission)
+        if deferred is not None:
+            receipts = deferred(opened, submission)
         else:
             instead = partial(_instead, opened, submission)
             with session_on(opened, "forgetting", how, output, instead=instead) as session:
@@ -286,6 +284,5 @@ def forget_record(
             hint="add --yes if that is what you want",
         )
     with run_directory.writing(run) as opened:
-        deferral.accept_inbox(opened)
-        opened.record.forget_itself()
+        deferral.forget_record(opened)
     output.emit({"record_forgotten": True}, lambda: "the record's key is destroyed")

@@ -6,7 +6,7 @@ average finds these rounds as they were with probability
 
     E[exp(−μ_s·U_s(r) − μ_c·U_c(r))]  ≥  exp(−μ_s·E U_s(r) − μ_c·E U_c(r)),          (Jensen)
 
-and expected shares are known: E U_s(r) is the probability that r rounds use a sample (``theory``), averaged over the
+and expected shares are known: E U_s(r) is the probability that r rounds use a sample (``geometric``), averaged over the
 samples. So what is said here of a window is an upper bound, and of its saving a lower one; in large federations, where
 shares hardly vary, both are close. Everything refers to the federation as it stands: that it shrinks makes requests
 handled one by one dearer still.

@@ -1,4 +1,4 @@
-"""What a caller can do with requests without model and data: defer and cancel them, set the policy."""
+"""What a caller can do with requests without model and data: defer, cancel, and forget the record."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedforget.errors import RunBusy, UnfinishedRequest
+from fedforget.errors import InvalidInput, RunBusy, UnfinishedRequest
 from fedforget.requests.intake import Intake, require_standing
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
 from fedforget.requests.targets import attach_known_targets, attach_targets, present_targets
@@ -16,29 +16,31 @@ from fedforget.store.run_directory import OpenRun
 
 log = logging.getLogger("fedforget")
 
-Take = Callable[[OpenRun, Submission], list[Receipt]]
+Defer = Callable[[OpenRun, Submission], list[Receipt]]
 
 
 @contextlib.contextmanager
-def opened_for(path: Path, submission: Submission, *, defer: bool) -> Iterator[tuple[OpenRun, Take | None]]:
-    """Open a run for a submission. Yields it with a function that takes the submission, or None to carry it out now.
+def open_for_submission(path: Path, submission: Submission, *, defer: bool) -> Iterator[tuple[OpenRun, Defer | None]]:
+    """Open a run for a submission. Yields it with the function that defers the submission, or None to carry it out now.
 
-    Requests wait with ``defer``, and if the policy collects them; new seeds never do. While another process writes the
-    run, requests that wait go to its inbox.
+    Requests are deferred with ``defer``, and if the policy collects them; new seeds never are. While another process
+    writes the run, deferred requests go to its inbox.
     """
+    if defer and submission.new_seed:
+        raise InvalidInput("new seeds cannot be deferred", hint="leave out one of --defer and --new-seed")
     with contextlib.ExitStack() as opened:
         try:
             run = opened.enter_context(run_directory.writing(path))
         except RunBusy:
             run = opened.enter_context(run_directory.reading(path, only_idle=False))
-            if not _waits(run, submission, defer):
+            if not _is_deferred(run, submission, defer):
                 raise
             yield run, leave_in_inbox
         else:
-            yield run, accept if _waits(run, submission, defer) else None
+            yield run, accept if _is_deferred(run, submission, defer) else None
 
 
-def _waits(run: OpenRun, submission: Submission, defer: bool) -> bool:
+def _is_deferred(run: OpenRun, submission: Submission, defer: bool) -> bool:
     return defer or (run.record.policy.collects and not submission.new_seed)
 
 
@@ -66,12 +68,6 @@ def leave_in_inbox(run: OpenRun, submission: Submission) -> list[Receipt]:
     return attach_targets(standing, submission.requests) if standing else submission.receipts()
 
 
-def hand_in(path: Path, submission: Submission) -> list[Receipt]:
-    """Leave requests in the inbox of a run that another process may be writing."""
-    with run_directory.reading(path, only_idle=False) as run:
-        return leave_in_inbox(run, submission)
-
-
 def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt:
     """Withdraw a pending request. The choice of what to withdraw may be informed by the draws, so it has a basis."""
     require_basis(basis)
@@ -84,6 +80,20 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
     return receipt if request is None else attach_targets([receipt], [request])[0]
 
 
+def forget_record(run: OpenRun) -> None:
+    """Destroy the key of the record. Afterwards its pseudonyms and digests cannot be linked to ids."""
+    if run.record.batches.pending():
+        raise unfinished_error(run)
+    accept_inbox(run)
+    run.record.forget_itself()
+
+
+def unfinished_error(run: OpenRun) -> UnfinishedRequest:
+    return UnfinishedRequest(
+        f"a request on {run.path} was interrupted and is not finished", hint=f"finish it with {hints.train(run.path)}"
+    )
+
+
 def _half_applied(run: OpenRun) -> bool:
     """Whether data of a batch are still to be removed: the run doesn't hold what its record says."""
     batches = run.record.batches
@@ -93,9 +103,6 @@ def _half_applied(run: OpenRun) -> bool:
 def accept_inbox(run: OpenRun) -> None:
     """Accept what was submitted while another process had the run open, unless a batch is half applied."""
     if run.inbox and _half_applied(run):
-        raise UnfinishedRequest(
-            f"a request on {run.path} was interrupted and is not finished",
-            hint=f"finish it with {hints.train(run.path)}",
-        )
+        raise unfinished_error(run)
     intake = Intake(run, run.record.book, run.inbox)
     intake.clear([place for place, _ in intake.accept_inbox()])

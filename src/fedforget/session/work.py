@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import fedforget
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.plan import check_eval_every
@@ -22,7 +21,7 @@ from fedforget.session.pledge import make_pledge
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
-from fedforget.training.environment import is_mixed, numeric_environment
+from fedforget.training.environment import environment, is_mixed, numeric_environment
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +110,7 @@ class RunWork:
             state_digest=state_digest(run),
             plan_digest=run.file.digest,
             commitments=commitments_digest(run),
-            version=fedforget.__version__,
+            version=environment()["fedforget"],
             mixed_environments=is_mixed(run.record.environments.of_rounds(run.server.rounds_done)),
         )
 

@@ -149,7 +149,7 @@ class Parts:
         if server.plan_digest != self._plan_digest:
             raise RunDamaged(
                 f"{self.path / plan_file.NAME} is not the plan this run began with",
-                hint="restore it from a backup; a plan is never changed",
+                hint="restore it from a backup; only new seeds change a plan",
             )
         return f"{server.plan.rounds} rounds"
 

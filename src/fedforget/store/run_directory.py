@@ -82,7 +82,7 @@ class OpenRun:
             self.record.seals.break_all()
             self.server.database.begin_writing()
             self.clients.database.begin_writing()
-        self._clean()
+        self._clean(rewind=self.crashed)
         self._write_behind(WriteBehind(low_priority=self.server.models.size_of_one() >= _LARGE))
 
     def seal(self, last: Callable[[], None] = lambda: None) -> None:
@@ -116,7 +116,7 @@ class OpenRun:
             self._behind.stop()
         self._write_behind(None)
         with contextlib.suppress(StorageFailed, RunDamaged, RunBusy):
-            self._clean()
+            self._clean(rewind=True)
             if not isinstance(error, CommitsLost | RunBusy):  # unsealed, the next opening reports lost commits again
                 self.seal()
 
@@ -125,8 +125,8 @@ class OpenRun:
         for database in self.databases():
             database.behind = behind
 
-    def _clean(self) -> None:
-        """Delete what a crash left: temporary files, unreferenced models, first uses of uncommitted rounds."""
+    def _clean(self, *, rewind: bool) -> None:
+        """Delete what a crash left: temporary files, unreferenced models; ``rewind``: notes of uncommitted rounds."""
         with storage_errors(self.path):
             for name in (*Door(self.path).names(TEMPORARY), *Door(self.path).names(TEMPORARY + JOURNAL)):
                 leftover = self.path / name
@@ -134,8 +134,9 @@ class OpenRun:
                     leftover.unlink()
         self.inbox.clean()
         self.server.models.keep_only(self.server.kept().values())
-        rounds_done = self.server.stored_rounds_done()
-        self.clients.rewind(rounds_done, self.server.steps_of(rounds_done))
+        if rewind:
+            rounds_done = self.server.stored_rounds_done()
+            self.clients.rewind(rounds_done, self.server.steps_of(rounds_done))
 
     def close(self) -> None:
         for database in self.databases():
