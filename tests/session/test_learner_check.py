@@ -257,15 +257,83 @@ def first_drawn(run: Run) -> Any:
 
 
 def test_renamed_learner_is_refused_if_no_witness_can_be_repeated(scratch_path: Path) -> None:
-    """The only client of round 1 is forgotten, and no later round has a witness."""
+    """The only client of round 1 is forgotten, its data are gone, and no later round has a witness."""
     run = make(scratch_path / "run", Plan(1, 3, 2, 3, keep="ends"))
     run.train()
     first, before = first_drawn(run), function_files(run.path)
+    rest = {client: held for client, held in DATA.items() if client != first}
     with pytest.raises(LearnerDiffers, match="no earlier step can be repeated"):
-        Run(run.path, model=net(Relu), data=DATA).forget(client=first)
+        Run(run.path, model=net(Relu), data=rest).forget(client=first)
     assert function_files(run.path) == before
     assert run.status().requests == 0
     run.forget(client=first)
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize("keep", ["every", "ends"])
+@pytest.mark.parametrize("gone", ["a sample of each client", "a client of one"])
+def test_learner_is_checked_with_data_that_leave_if_every_client_loses_something(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch, keep: Any, gone: str
+) -> None:
+    data = DATA if gone == "a sample of each client" else {0: DATA[0]}
+    run = Run(scratch_path / "run", Plan(1, 3, 3, 6, keep=keep), model=net(Changing), data=data, seed=SEED)
+    run.train()
+    before = function_files(run.path)
+    requests = [Request(client, sample) for client in data for sample in range(3)]
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers, match="trained round"):
+            run.forget(requests, recompute_all=True)
+    assert function_files(run.path) == before
+    run.forget(requests, recompute_all=True)
+    assert run.verify().ok
+
+
+def test_changed_content_of_a_leaving_sample_does_not_block_its_erasure(scratch_path: Path) -> None:
+    """The last resort compares on data that leave, but only where they are what the run began with."""
+    run = make(scratch_path / "run", Plan(1, 3, 3, 6), data={0: DATA[0]})
+    run.train()
+    other = {0: {**DATA[0], 0: (np.ones(4, np.float32), 1)}}
+    Run(run.path, model=net(), data=other).forget(Request(0, 0), recompute_all=True)
+    assert run.verify().ok
+
+
+@pytest.mark.parametrize("clients", [1, 5])
+def test_interrupted_batch_that_touches_every_client_is_not_finished_by_another_learner(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch, clients: int
+) -> None:
+    data = {client: DATA[client] for client in range(clients)}
+    run = Run(scratch_path / "run", Plan(1, 3, 3, 6), model=net(Changing), data=data, seed=SEED)
+    run.train()
+    requests = [Request(client, sample) for client in data for sample in range(4)]
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
+        patch.setattr("fedforget.requests.processor.learn", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(requests, recompute_all=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers, match="than when the request began"):
+            run.train()
+    run.train()
+    assert run.verify().ok
+
+
+def test_batch_begun_in_another_environment_that_left_no_witness_needs_recompute_all(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    first = first_drawn(run)
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
+        patch.setattr("fedforget.requests.processor.learn", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(client=first)
+    monkeypatch.setattr("fedforget.session.pledge._environment", lambda: "another")
+    with pytest.raises(EnvironmentDiffers, match="begun in another environment"):
+        run.train()
+    run.train(recompute_all=True)
     assert run.verify().ok
 
 

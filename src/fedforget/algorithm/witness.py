@@ -8,9 +8,8 @@ gives another result.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -42,21 +41,33 @@ def repeat_witness(
     *,
     all_clients: bool = False,
     comparable: Callable[[int], bool] = lambda _: True,
+    intact: Callable[[Id], bool] = lambda _: False,
 ) -> Repetition | None:
     """Repeat one witness, before requests rewind the state to ``rounds``. None if there is none to repeat.
 
     Requests that rewind to ``rounds`` touch nothing that was drawn up to there, so every client can repeat its witness
-    of such a round; the latest is taken first. In a later round a client can repeat its own if it loses nothing.
-    ``all_clients``: ask every client of the round. ``comparable``: whether the round was computed in this environment.
+    of such a round; the latest is taken first. In a later round a client can repeat its own if it loses nothing, or, as
+    a last resort, if the samples that it loses are still ``intact`` in the data. ``all_clients``: ask every client of
+    the round. ``comparable``: whether the round was computed in this environment.
     """
     done = server.memory.rounds_done if len(server.memory.roster) else 0
-    staying = _witnessed_rounds(server.plan, min(rounds, done), 0)
-    later = _witnessed_rounds(server.plan, done, rounds)
-    for round_ in chain(staying, later):
-        if comparable(round_):
-            found = _repeat_round(server, round_, requests, stays=round_ <= rounds, all_clients=all_clients)
-            if found is not None:
-                return found
+    leaving: dict[Id, list[Id]] = {}
+    for request in requests:
+        leaving.setdefault(request.client, []).extend(() if request.sample is None else (request.sample,))
+
+    def losing_nothing(client: Id) -> bool:
+        return client not in leaving
+
+    for last, before, may_ask, gone in (
+        (min(rounds, done), 0, lambda _: True, leaving),
+        (done, rounds, losing_nothing, {}),
+        (done, rounds, intact, {}),
+    ):
+        for round_ in _witnessed_rounds(server.plan, last, before):
+            if comparable(round_):
+                found = _repeat_round(server, round_, may_ask, gone, stays=before == 0, all_clients=all_clients)
+                if found is not None:
+                    return found
     return None
 
 
@@ -75,29 +86,33 @@ def _witnessed_rounds(plan: Plan, last: int, before: int) -> Iterator[int]:
 
 
 def _repeat_round(
-    server: Server, round_: int, requests: Sequence[Request], *, stays: bool, all_clients: bool
+    server: Server,
+    round_: int,
+    may_ask: Callable[[Id], bool],
+    leaving: Mapping[Id, Sequence[Id]],
+    *,
+    stays: bool,
+    all_clients: bool,
 ) -> Repetition | None:
     """Repeat the witness of one client of a round, or of all; the first that disagrees is enough.
 
-    A client that fails leaves it to the next one. If all of them fail, so does this: the round was computed before.
+    If a client fails, ask the next; raise if all fail: the round was computed before.
     """
     memory = server.memory
     slots = draw_clients_with_replacement(server.priorities, memory.roster, round_, server.plan.clients_per_round)
-    asked = {client: [r.sample for r in requests if r.client == client] for client in multiplicities(slots)}
-    if not stays:
-        asked = {client: leaving for client, leaving in asked.items() if not leaving}
+    asked = [client for client in multiplicities(slots) if may_ask(client)]
     model, failure, found = memory.load(round_ - 1).model if asked else None, None, None
-    for client, leaving in asked.items():
+    for client in asked:
         task = TrainTask(round_, client, model)
         try:
-            agrees = server.federation.repeats(task, [sample for sample in leaving if sample is not None])
+            agrees = server.federation.repeats(task, leaving.get(client, ()))
         except NonFiniteLoss:
-            agrees = False  # it was finite
+            agrees = False  # the original step was finite
         except TrainingFailed as error:
             failure = error
             continue
         if agrees is None and not stays:
-            continue  # a rewind that was interrupted may have come so far
+            continue  # an interrupted rewind may have deleted it
         found = Repetition(client, round_, agrees)
         if not (agrees and all_clients):
             return found

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from enum import StrEnum
 
 from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
-from fedforget.algorithm.witness import repeat_witness
-from fedforget.errors import EnvironmentDiffers, InvalidInput, LearnerDiffers, RunDamaged
+from fedforget.algorithm.witness import Repetition, repeat_witness
+from fedforget.errors import EnvironmentDiffers, FedForgetError, InvalidInput, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
-from fedforget.session.pledge import repeat_pledge
+from fedforget.session.pledge import pledged_elsewhere, repeat_pledge
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
@@ -53,11 +54,15 @@ def require_learner(
     if staying and other is OtherEnvironment.REFUSE:
         raise _environment_differs(run, staying[0], now)
 
-    def computed_here(round_: int) -> bool:
-        return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
-
-    found = repeat_witness(server, rounds, requests, all_clients=bool(renamed), comparable=computed_here)
-    found = found or repeat_pledge(engine, run, run.record.batches.pending())
+    found = _repeat_steps(engine, run, server, rounds, requests, elsewhere, all_clients=bool(renamed))
+    pending = run.record.batches.pending()
+    if found is None and other is OtherEnvironment.REFUSE and pledged_elsewhere(pending):
+        raise EnvironmentDiffers(
+            f"nothing was changed: a request on {run.path} was begun in another environment, so this learner cannot be "
+            "compared with the one that began it",
+            hint="finish it where it was begun; or give --recompute-all (recompute_all=True) to compute all rounds "
+            "here",
+        )
     if found is not None and found.agrees is None:
         raise RunDamaged(
             f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",
@@ -68,11 +73,38 @@ def require_learner(
         then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
         raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
     if renamed:
-        if found is None and (run.server.rounds_done or run.record.batches.pending()):
+        if found is None and (run.server.rounds_done or pending):
             raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
         known = "the steps that were repeated agree" if found else "no round was trained yet"
         log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
         run.record.note_learner(names, renamed, compared=found is not None)
+
+
+def _repeat_steps(
+    engine: Engine,
+    run: OpenRun,
+    server: Server,
+    rounds: int,
+    requests: Sequence[Request],
+    elsewhere: Sequence[TrainedRounds],
+    *,
+    all_clients: bool,
+) -> Repetition | None:
+    """Repeat a witness; where none can be repeated, the pledge of a pending batch. None if there is neither."""
+
+    def computed_here(round_: int) -> bool:
+        return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
+
+    def intact(client: Id) -> bool:
+        """Return whether the data still hold a client as the run began with it, including what it loses."""
+        try:
+            engine.data.require_unchanged(client, run.clients.contents(client))
+        except FedForgetError:
+            return False
+        return True
+
+    found = repeat_witness(server, rounds, requests, all_clients=all_clients, comparable=computed_here, intact=intact)
+    return found or repeat_pledge(engine, run, run.record.batches.pending())
 
 
 def _learner_differs(what: str) -> LearnerDiffers:

@@ -1,7 +1,7 @@
 """A pledge: which learner began a rewind that leaves no witness.
 
 After a rewind to round 0 no witness is left to compare a learner with. So the process that begins such a batch lets a
-client that loses nothing take a few steps from the initial model, and notes a keyed digest of the result in the intent.
+client that stays take a few steps from the initial model, and notes a keyed digest of the result in the intent.
 A process that finishes the batch after a crash repeats the steps. The pledge goes with the intent.
 """
 
@@ -22,23 +22,28 @@ from fedforget.training.environment import arithmetic, numeric_environment
 
 
 def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | None:
-    """Return the pledge for a decision that is about to be carried out. None if every client loses something."""
-    touched = _touched([decision])
-    for client in run.server.roster:
-        if client not in touched:
-            mac = _repeat(engine, run, client)
+    """Return the pledge for a decision that is about to be carried out. None if no client stays that can make it."""
+    touched, leaving = _touched([decision]), set(decision.leaving)
+    for client in sorted(run.server.roster, key=lambda client: client in touched):  # losing nothing is simpler
+        if client not in leaving:
+            mac = _repeat(engine, run, client, decision)
             return None if mac is None else Pledge(client, _environment(), mac)
     return None
 
 
 def repeat_pledge(engine: Engine, run: OpenRun, pending: Sequence[Intent]) -> Repetition | None:
     """Repeat the latest pledge that can be repeated here. None if there is none."""
-    touched = _touched(intent.decision for intent in pending)
-    for intent in reversed(pending):
+    for place, intent in reversed(list(enumerate(pending))):
         pledge = intent.pledge
-        if pledge is not None and pledge.client not in touched and pledge.environment == _environment():
-            return Repetition(pledge.client, 0, _repeat(engine, run, pledge.client) == pledge.mac)
+        others = _touched(each.decision for each in (*pending[:place], *pending[place + 1 :]))
+        if pledge is not None and pledge.client not in others and pledge.environment == _environment():
+            return Repetition(pledge.client, 0, _repeat(engine, run, pledge.client, intent.decision) == pledge.mac)
     return None
+
+
+def pledged_elsewhere(pending: Sequence[Intent]) -> bool:
+    """Return whether a pending batch was begun in another environment and left no witness."""
+    return any(intent.pledge is not None and intent.pledge.environment != _environment() for intent in pending)
 
 
 def _touched(decisions: Iterable[Decision]) -> set[Id]:
@@ -53,10 +58,15 @@ def _touched(decisions: Iterable[Decision]) -> set[Id]:
     }
 
 
-def _repeat(engine: Engine, run: OpenRun, client: Id) -> bytes | None:
-    """Take the steps, on the client's first samples. None if the learner fails on them."""
+def _repeat(engine: Engine, run: OpenRun, client: Id, decision: Decision) -> bytes | None:
+    """Take the steps, on the client's first samples that stay. None if the learner fails on them."""
+    leaving = [
+        request.sample for request in decision.requests if request.client == client and request.sample is not None
+    ]
+    joining = [sample for new in decision.joining if new.client == client for sample, _ in new.samples]
+    samples = run.clients.samples(client).without([*leaving, *joining])
     initial = run.server.load(0).model
-    work = fixed_steps(client, run.clients.samples(client), initial, engine.plan.batch_size)
+    work = fixed_steps(client, samples, initial, engine.plan.batch_size)
     try:
         checksum = InlineTrainer(engine.learner()).train_one(work).checksum
     except TrainingFailed:
