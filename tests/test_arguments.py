@@ -14,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset
 
-from fedforget import Plan, ReceiptCheck, Request, Run, read_receipt
+from fedforget import LocalOptimizer, Plan, Policy, ReceiptCheck, Request, Run, ServerOptimizer, read_receipt
 from fedforget.data.federated import FederatedData
-from fedforget.errors import InvalidInput
+from fedforget.errors import FedForgetError, InvalidInput, LearnerDiffers, PlanRefused
 from fedforget.health.repair import rebuild
 
 PLAN = Plan(2, 3, 2, 3)
@@ -238,3 +238,71 @@ def test_a_call_with_a_bad_argument_changes_nothing(
 
 def test_a_preview_takes_one_request_or_several(run: Run) -> None:
     assert run.preview(Request(0)) == run.preview([Request(0)]) == run.preview([Request(0), Request(0)])
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: LocalOptimizer(lr=None),  # type: ignore[arg-type]
+        lambda: LocalOptimizer(lr="x"),  # type: ignore[arg-type]
+        lambda: LocalOptimizer(momentum=[]),  # type: ignore[arg-type]
+        lambda: LocalOptimizer(prox=True),
+        lambda: ServerOptimizer("fedadam", lr="x"),  # type: ignore[arg-type]
+        *(
+            lambda sizes=sizes: Plan.from_rho(rho_s=0.5, rho_c=0.5, local_steps=1, rounds=2, sizes=sizes)
+            for sizes in (3, "zz", [1.5], [None], [True])
+        ),
+    ],
+)
+def test_optimizer_or_sizes_of_a_wrong_kind_are_refused(make: Callable[[], Any]) -> None:
+    with pytest.raises(PlanRefused) as caught:
+        make()
+    assert caught.value.hint
+
+
+def test_policy_with_days_instead_of_a_timedelta_is_refused() -> None:
+    assert "of_days" in refused_hint(lambda: Policy("batch", 7))  # type: ignore[arg-type]
+
+
+def refused_hint(action: Callable[[], Any]) -> str:
+    with pytest.raises(InvalidInput) as caught:
+        action()
+    return caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda run: run.cancel([]),
+        lambda run: run.cancel(10**30),
+        lambda run: run.signed_receipt({}),
+        lambda run: run.samples(10**30),
+        lambda run: run.forget(torch.tensor(1)),
+        lambda run: run.preview(torch.tensor(1)),
+        lambda run: run.add(torch.tensor(1)),
+        lambda run: run.train(recompute_all=torch.tensor([1, 2])),
+        lambda run: run.train(accept_mixed=1),
+    ],
+)
+def test_wrong_kinds_of_ids_requests_and_flags_are_refused(tmp_path: Path, act: Callable[[Run], Any]) -> None:
+    run = opened(tmp_path / "run")
+    with pytest.raises(FedForgetError) as caught:
+        act(run)
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("labels", [np.array([0.5, 1.0]), np.zeros((2, 1, 1), np.int64), np.zeros((2, 1))])
+def test_test_labels_that_are_no_class_numbers_are_refused(labels: np.ndarray) -> None:
+    assert "class numbers" in refusal(lambda: FederatedData(DATA, (TEST_X, labels)))
+
+
+def test_module_that_changed_after_opening_is_refused_before_anything_changes(tmp_path: Path) -> None:
+    model = linear()
+    run = opened(tmp_path / "run", model=model)
+    run.train()
+    model.double()
+    with pytest.raises(LearnerDiffers):
+        run.forget(client=1)
+    assert run.status().requests == 0
+    model.float()
+    run.forget(client=1)

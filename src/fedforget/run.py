@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.ids import Id, IdSet, canonical_id
 from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
@@ -22,7 +22,7 @@ from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission, require_basis
 from fedforget.requests.policy import Policy
 from fedforget.session import deferral
-from fedforget.session.arguments import require_callback, require_names, whole_or_none
+from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
 from fedforget.session.engine import Engine, Model, OnRound
 from fedforget.session.preview import preview
 from fedforget.session.session import Session
@@ -166,7 +166,7 @@ class Run:
     def cancel(self, identifier: str, *, basis: AnyBasis = Basis.UNKNOWN) -> Receipt:
         """Cancel a pending request. A choice that depends on draws or model (``basis``) lowers the guarantee, too."""
         with run_directory.writing(self.path) as run:
-            return deferral.cancel(run, identifier, basis)
+            return deferral.cancel(run, require_text(identifier, "the id of a request"), basis)
 
     def add(
         self,
@@ -225,7 +225,7 @@ class Run:
     def samples(self, client: Id) -> IdSet:
         """Return the ids of a client's samples."""
         with run_directory.reading(self.path, only_idle=False) as run:
-            return run.clients.samples(client)
+            return run.clients.samples(canonical_id(client))
 
     def state_digest(self) -> str:
         """Return the digest of the state: equal for a run that forgot and a run that never had the data."""
@@ -243,7 +243,9 @@ class Run:
 
         ``public``: omit whether anything was recomputed. ``new_key``: replace a lost signing key.
         """
-        return issue(self.path, identifier, public=public, new_key=new_key).envelope
+        return issue(
+            self.path, require_text(identifier, "the id of a request"), public=public, new_key=new_key
+        ).envelope
 
     def check_receipt(
         self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
@@ -293,7 +295,10 @@ def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: A
         raise InvalidInput(
             f"{quoted(requests)} is not a request", hint="give fedforget.Request(client, sample), or several"
         )
-    chosen = list(requests)
+    try:
+        chosen = list(requests)
+    except TypeError as error:  # of a tensor without dimensions
+        raise InvalidInput(f"{quoted(requests)} is not a request", hint="give fedforget.Request(...)") from error
     for request in chosen:
         if not isinstance(request, Request):
             raise InvalidInput(f"{quoted(request)} is not a request", hint="give fedforget.Request(client, sample)")

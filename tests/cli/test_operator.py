@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -164,6 +165,9 @@ def test_forget_and_run_pending_on_own_data_are_refused_with_a_remedy(own: Run) 
     before = own.state_digest()
     error = refused(3, "invalid-input", "forget", own.path, "--client", "1")
     assert f"`fedforget forget {own.path} --defer --client 1`" in error["hint"]
+    told = ("--basis", "exogenous", "--deadline", "2100-01-01T00:00:00.000+00:00", "--idempotency-key", "a key")
+    error = refused(3, "invalid-input", "forget", own.path, "--client", "1", *told)
+    assert f"--defer --client 1 {shlex.join(told)}`" in error["hint"], "following the hint keeps what was asked for"
     sample = refused(3, "invalid-input", "forget", own.path, "--client", "1", "--sample", "a b")
     assert "--client 1 --sample 'a b'`" in sample["hint"]
     assert "--defer" not in refused(3, "invalid-input", "forget", own.path, "--new-seed")["hint"]
@@ -257,3 +261,21 @@ def test_unwritable_output_path_is_refused(trained: Path, tmp_path: Path, place:
     assert (tmp_path / "file").read_text() == ""
     if place in ("/dev/null", "file"):
         refused(3, "invalid-input", "demo", "--out", target)
+
+
+@pytest.mark.parametrize("basis", [(), ("--basis", "exogenous")])
+def test_cancel_without_basis_warns_that_it_costs_the_law(own: Run, basis: tuple[str, ...]) -> None:
+    (pending,) = own.forget(client=1, defer=True, basis="exogenous")
+    told = good("cancel", own.path, pending.id, *basis)
+    assert ("the guarantee drops to `path`" in told.err) == (basis == ())
+    assert own.status().tainted == (basis == ())
+
+
+@pytest.mark.parametrize("basis", [(), ("--basis", "exogenous")])
+def test_add_without_basis_warns_that_it_costs_the_law(tmp_path: Path, basis: tuple[str, ...]) -> None:
+    left_out = tmp_path / "left-out.jsonl"
+    left_out.write_text('{"client": 1}\n')
+    world = ("--clients", "6", "--clients-per-round", "2", "--batch-size", "3", "--local-steps", "2", "--rounds", "2")
+    good("train", *world, "--out", tmp_path / "run", "--without", left_out)
+    told = good("add", tmp_path / "run", "--from", left_out, *basis)
+    assert ("the guarantee drops to `path`" in told.err) == (basis == ())

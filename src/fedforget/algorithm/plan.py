@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
+from numbers import Real
 from typing import Final, Literal
 
 from fedforget.algorithm.rho import FROM_ONE, population_of, require, slots_and_batch
@@ -33,6 +34,7 @@ class LocalOptimizer:
     prox: float = 0.0  # FedProx's μ: pulls the local model towards the round's global one
 
     def __post_init__(self) -> None:
+        _require_numbers(self)
         require(math.isfinite(self.lr) and self.lr > 0, f"the learning rate must be above 0, not {self.lr}")
         require(0 <= self.momentum < 1, f"momentum must lie in [0, 1), not {self.momentum}")
         require(0 <= self.weight_decay < math.inf, f"weight decay must be 0 or more, not {self.weight_decay}")
@@ -55,6 +57,7 @@ class ServerOptimizer:
             f"unknown server optimizer {quoted(self.name)}",
             "choose average or fedadam",
         )
+        _require_numbers(self)
         require(math.isfinite(self.lr) and self.lr > 0, f"the server's learning rate must be above 0, not {self.lr}")
         for name, beta in (("beta1", self.beta1), ("beta2", self.beta2)):
             require(0 <= beta < 1, f"{name} must lie in [0, 1), not {beta}")
@@ -168,6 +171,13 @@ class Plan:
             return 0.0
         share = max(Fraction(min(self.batch_size, size), size) for size in set(present))
         return float(share * self.clients_per_round * self.steps / len(present))
+
+
+def _require_numbers(settings: LocalOptimizer | ServerOptimizer) -> None:
+    for each in fields(settings):
+        value = getattr(settings, each.name)
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        require(each.name == "name" or is_number, f"{each.name} must be a number, not {quoted(value)}")
 
 
 def goal_of(rounds: int, until: int | None) -> int:

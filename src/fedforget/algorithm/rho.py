@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
-from fedforget.errors import PlanRefused
+from fedforget.errors import PlanRefused, quoted
 
 FROM_ONE = "the nearest feasible value is 1"
 
@@ -47,11 +47,11 @@ def _as_written(value: float | Fraction) -> Fraction:
         return Fraction(0)
 
 
-def population_of(
-    sizes: Iterable[int] | None, clients: int | None, samples: float | Fraction | None
-) -> tuple[int, Fraction]:
+def population_of(sizes: Any, clients: int | None, samples: float | Fraction | None) -> tuple[int, Fraction]:
     if sizes is not None:
-        counted = list(sizes)
+        counted = list(sizes) if isinstance(sizes, Iterable) else [sizes]
+        whole = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in counted)
+        require(whole, f"the sizes of clients cannot be {quoted(sizes)}", "give the number of samples of each client")
         require(sum(counted) > 0, "the federation has no samples", "give it at least one client with one sample")
         return len(counted), Fraction(sum(counted), len(counted))
     if clients is None or samples is None:

@@ -1,4 +1,4 @@
-"""Whether a request without a basis lowers the guarantee, for the warning of ``forget``."""
+"""Whether a request without a basis lowers the guarantee, for the warning of ``forget``, ``cancel`` and ``add``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fedforget.store.run_directory import OpenRun
 
 LAW_LOST = (
-    "without --basis the guarantee drops to `path`, for this receipt and later ones; to avoid it, give --basis "
+    "without --basis the guarantee drops to `path`, from now on; to avoid it, give --basis "
     "exogenous if the choice did not depend on draws or model, or draw new seeds afterwards (--new-seed)"
 )
 

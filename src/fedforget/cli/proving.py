@@ -40,7 +40,7 @@ def verify(
     from fedforget.evidence import replay  # noqa: PLC0415
 
     with run_directory.reading(run, skip_seed_check=True) as opened:
-        engine = engine_of(opened, how.workforce())
+        engine = engine_of(opened, how.workforce(), instead=lambda: f"check it with {hints.verify(run)}")
         with output.progress("replaying", opened.server.rounds_done) as advance:
             found = replay.verify(opened, engine, advance)
     facts = found.as_dict()

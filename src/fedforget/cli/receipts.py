@@ -13,7 +13,7 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import WorkforceOptions
 from fedforget.cli.output import Output, pairs, printed
 from fedforget.errors import InvalidInput, ReceiptRefused
-from fedforget.store import run_directory
+from fedforget.store import hints, run_directory
 
 receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
@@ -77,7 +77,7 @@ def verify(
         from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
 
         with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
-            engine = engine_of(opened, how.workforce())
+            engine = engine_of(opened, how.workforce(), instead=lambda: f"use {hints.check_receipt(run)}")
             check_with_run(found, opened, engine, sample_rounds, advance)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]

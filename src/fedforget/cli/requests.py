@@ -31,7 +31,10 @@ from fedforget.session.status import status_of
 from fedforget.store import hints, run_directory
 from fedforget.store.run_directory import OpenRun
 
-BasisOption = Annotated[str, typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.")]
+BasisOption = Annotated[
+    str | None,
+    typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
+]
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
@@ -42,10 +45,7 @@ def forget(
     client: Annotated[str | None, typer.Option(help="The client to forget, or whose sample to forget.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, carried out together or not at all.")] = None,
-    basis: Annotated[
-        str | None,
-        typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
-    ] = None,
+    basis: BasisOption = None,
     new_seed: Annotated[
         bool, typer.Option("--new-seed", help="Draw new seeds: full retraining, with or without a request.")
     ] = False,
@@ -95,16 +95,18 @@ def _instead(run: OpenRun, submission: Submission) -> str:
     """Return what to do on a run whose model and data are the user's own."""
     if submission.new_seed:
         return f"use {hints.forget(run.path)}"
-    command = f"fedforget forget {run.path} --defer {_options_for(submission.requests)}"
+    command = f"fedforget forget {shlex.quote(str(run.path))} --defer {_options_for(submission)}"
     return f"submit it with `{command}` now, and carry it out with {hints.run_pending(run.path)}"
 
 
-def _options_for(requests: Sequence[Request]) -> str:
+def _options_for(submission: Submission) -> str:
     """Return the command line options for these requests."""
-    if len(requests) != 1:
-        return "--batch FILE"
-    client, sample = (shlex.quote(shown(part)) for part in (requests[0].client, requests[0].sample))
-    return f"--client {client}" + ("" if requests[0].sample is None else f" --sample {sample}")
+    (first, *others) = submission.requests
+    target = {"batch": "FILE"} if others else {"client": first.client, "sample": first.sample}
+    deadline = submission.deadline if submission.urgent else None
+    basis = None if submission.basis == Basis.UNKNOWN else submission.basis
+    given = {**target, "basis": basis, "deadline": deadline, "idempotency-key": submission.key}
+    return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
 
 
 def _show(receipts: Sequence[Receipt], digest: str | None, how_to_go_on: str, output: Output) -> None:
@@ -209,14 +211,18 @@ def run_pending(
 def cancel(
     run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a pending request.")],
-    basis: BasisOption = "unknown",
+    basis: BasisOption = None,
     *,
     output: Output,
 ) -> None:
     """Cancel a pending request."""
     with run_directory.writing(run) as opened:
-        receipt = deferral.cancel(opened, request, basis)
+        before = has_law(opened)
+        receipt = deferral.cancel(opened, request, basis or Basis.UNKNOWN)
+        law_lost = basis is None and before and not has_law(opened)
     output.emit({"receipt": receipt.as_dict()}, lambda: f"{receipt.id} is cancelled")
+    if law_lost:
+        output.warn(LAW_LOST)
 
 
 @app.command(short_help="Show or set when requests are carried out.")
@@ -252,21 +258,24 @@ def add(
     seed: Annotated[
         int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
     ] = None,
-    basis: BasisOption = "unknown",
+    basis: BasisOption = None,
     *,
     how: RoundsOptions,
     output: Output,
 ) -> None:
     """Add samples and clients of the dataset, exactly: as if they had been there from the beginning."""
     targets = _from_file(file)
-    require_basis(basis)
-    with (
-        run_directory.writing(run) as opened,
-        session_on(opened, "learning", how, output, all_data=True) as session,
-    ):
-        status = session.add(targets, returning=returning, seeds=SeedSource.of_person(seed), basis=basis)
+    require_basis(basis or Basis.UNKNOWN)
+    with run_directory.writing(run) as opened:
+        before = has_law(opened)
+        with session_on(opened, "learning", how, output, all_data=True) as session:
+            seeds, chosen = SeedSource.of_person(seed), basis or Basis.UNKNOWN
+            status = session.add(targets, returning=returning, seeds=seeds, basis=chosen)
+        law_lost = basis is None and before and not has_law(opened)
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
     output.emit(facts, lambda: pairs(facts))
+    if law_lost:
+        output.warn(LAW_LOST)
 
 
 @app.command("forget-record", short_help="Destroy the key of the record.")

@@ -24,6 +24,10 @@ class Policy:
     def __post_init__(self) -> None:
         if self.name not in (IMMEDIATE, BATCH):
             raise InvalidInput(f"unknown policy {quoted(self.name)}", hint=f"use {IMMEDIATE} or {BATCH}")
+        if not isinstance(self.window, timedelta):
+            raise InvalidInput(
+                f"a window is a timedelta, not {quoted(self.window)}", hint="give days with Policy.of_days(name, days)"
+            )
         if self.name == BATCH and not timedelta(0) < self.window <= _LONGEST:
             raise InvalidInput("a batch needs a window", hint="say for how long to collect: --window 7 (days)")
         if self.name == IMMEDIATE and self.window:

@@ -41,6 +41,20 @@ def require_callback(on_round: object) -> None:
         )
 
 
+def require_text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput(
+            f"{what} must be text, not {quoted(value)}", hint="give it as `receipts` or `status` shows it"
+        )
+    return value
+
+
+def require_flags(**flags: object) -> None:
+    for name, value in flags.items():
+        if not isinstance(value, bool):
+            raise InvalidInput(f"{name} must be True or False, not {quoted(value)}", hint="give one of them")
+
+
 def require_names(names: object) -> None:
     """What the plan of a run says of its model and of its data."""
     if not isinstance(names, tuple | list) or len(names) != _PAIR or not all(map(_is_settings, names)):

@@ -64,7 +64,7 @@ class Model:
 
     def require_of(self, file: PlanFile, run: Path) -> None:
         """Refuse a module whose tensors are not the run's, before anything else happens."""
-        found = differences(file.tensors, self.structure)
+        found = differences(file.tensors, structure_of(self.module))  # which may have changed since it was given
         if found:
             raise LearnerDiffers(
                 f"the model is not the one that {run} was made with: the tensor {'; '.join(found)}",

@@ -39,6 +39,7 @@ class Session:
         cls, run: OpenRun, engine: Engine, options: RoundOptions = _AS_GIVEN, *, data_checked: bool = False
     ) -> Iterator[Session]:
         """Start a session and accept the inbox. ``data_checked``: the data are known to be what the run began with."""
+        engine.model.require_of(run.file, run.path)
         with engine.computing(), engine.server(run) as server:
             processor = RunWork(engine, run, server, options, data_checked).processor()
             processor.accept_inbox()

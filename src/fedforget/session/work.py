@@ -14,7 +14,7 @@ from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.processor import Processor
-from fedforget.session.arguments import require_callback, whole_or_none
+from fedforget.session.arguments import require_callback, require_flags, whole_or_none
 from fedforget.session.engine import Engine
 from fedforget.session.learner_check import OtherEnvironment, require_learner
 from fedforget.session.pledge import make_pledge
@@ -37,6 +37,7 @@ class RoundOptions:
         cls, on_round: Any = None, eval_every: Any = None, *, recompute_all: bool = False, accept_mixed: bool = False
     ) -> RoundOptions:
         """Check a caller's arguments."""
+        require_flags(recompute_all=recompute_all, accept_mixed=accept_mixed)
         require_callback(on_round)
         check_eval_every(whole_or_none(eval_every, "eval_every"))
         return cls(on_round, eval_every, OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed))

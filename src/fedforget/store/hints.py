@@ -24,6 +24,14 @@ def run_pending(run: Path, *, everything: bool = False, file: PlanFile | None = 
     return _how(run, "run-pending {}", "{}.run_pending()", file)
 
 
+def verify(run: Path) -> str:
+    return _how(run, "verify {}", "{}.verify()")
+
+
+def check_receipt(run: Path) -> str:
+    return _how(run, "receipt verify FILE --run {}", "{}.check_receipt(fedforget.read_receipt(file, key))")
+
+
 def rebuild(run: Path) -> str:
     """How to recompute lost models."""
     return _how(run, "doctor {} --rebuild", "fedforget.health.repair.rebuild({})")
