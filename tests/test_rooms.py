@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "requests": ours("errors", "algorithm", "disk"),
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},
-    "data": {"numpy", "sklearn", *ours("errors", "algorithm")},
+    "data": {"numpy", "sklearn", "datasets", *ours("errors", "algorithm")},
     "federation": {"numpy", *ours("errors", "algorithm")},
     "session": {
         "torch",
