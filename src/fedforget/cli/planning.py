@@ -13,7 +13,7 @@ import typer
 from fedforget.algorithm.plan import Plan
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import CLIENTS, DATA, PlanOptions
+from fedforget.cli.options import DataDir, PlanOptions
 from fedforget.cli.output import Output
 from fedforget.cli.plan_search import Sought, Whole, found, with_steps
 from fedforget.cli.plan_text import text_of
@@ -81,6 +81,7 @@ def plan(
     options: PlanOptions,
     situation: Situation,
     sought: Sought,
+    data_dir: DataDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
     output: Output,
 ) -> None:
@@ -102,13 +103,13 @@ def plan(
       fedforget plan --find --clients 300 --samples 200 --steps 300 --min-samples-per-step 50 --max-local-steps 10
           --min-clients-per-round 4 --max-rho-c 0.5
     """
-    options = options.with_file()
+    options = options.with_file().with_preset()
     sought.require_find()
     needs = sought.needs(options, situation.steps) if sought.find else None
     if needs is None:
         options = with_steps(options, situation.steps)
         _require_a_plan(options)
-    sizes = _sizes(options, situation.samples)
+    sizes = _sizes(options, situation.samples, data_dir)
     here = situation.circumstances(sizes)
     choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, situation.sample_share)
     if choices:
@@ -149,11 +150,11 @@ def _require_a_plan(options: PlanOptions) -> None:
         )
 
 
-def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
+def _sizes(options: PlanOptions, samples: int | None, data_dir: Path | None) -> list[int]:
     if samples is None:
         from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
 
-        return sizes_of(options.data or DATA, CLIENTS if options.clients is None else options.clients, options.seed)
+        return sizes_of(options.data_choice(data_dir), options.seed)
     if options.data is not None:
         raise InvalidInput("both --samples and --data are given", hint="give M and N, or a dataset with --data")
     if options.clients is None:
