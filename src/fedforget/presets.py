@@ -33,6 +33,7 @@ class Preset:
     printed: LocalOptimizer
     authors: LocalOptimizer
     samples: int | None = None  # in Table 2; None: not a row of it
+    printed_clients: int | None = None  # M in Table 2
 
     def optimizer(self, variant: str) -> LocalOptimizer:
         found: LocalOptimizer = getattr(self, variant)
@@ -54,15 +55,19 @@ _AUTHORS = LocalOptimizer(lr=0.001, momentum=0.9, weight_decay=1e-4)
 _IMAGES = (_PRINTED, _AUTHORS)
 _TEXT = (_PRINTED_LSTM, _AUTHORS)
 
-#        name, data, partition, M, K, R, E, b, tuned, printed, authors, samples
+#        name, data, partition, M, K, R, E, b, tuned, printed, authors, samples, printed M
 _TABLE = (
-    Preset("mnist", "mnist", "equal", 300, 5, 30, 10, 10, LocalOptimizer(lr=0.1), *_IMAGES, 60_000),
-    Preset("fashion-mnist", "fashion-mnist", "equal", 300, 5, 50, 10, 10, LocalOptimizer(lr=0.1), *_IMAGES, 60_000),
-    Preset("cifar-10", "cifar-10", "equal", 600, 5, 50, 10, 10, LocalOptimizer(lr=0.01), *_IMAGES, 60_000),
-    Preset("cifar-100", "cifar-100", "equal", 600, 10, 50, 10, 10, LocalOptimizer(lr=0.01), *_IMAGES, 60_000),
-    Preset("femnist", "femnist", "virtual", 3_556, 5, 350, 20, 10, LocalOptimizer(lr=0.1), *_IMAGES, 811_586),
+    Preset("mnist", "mnist", "equal", 300, 5, 30, 10, 10, LocalOptimizer(lr=0.1), *_IMAGES, 60_000, 300),
+    Preset(
+        "fashion-mnist", "fashion-mnist", "equal", 300, 5, 50, 10, 10, LocalOptimizer(lr=0.1), *_IMAGES, 60_000, 300
+    ),
+    Preset("cifar-10", "cifar-10", "equal", 600, 5, 50, 10, 10, LocalOptimizer(lr=0.01), *_IMAGES, 60_000, 600),
+    Preset("cifar-100", "cifar-100", "equal", 600, 10, 50, 10, 10, LocalOptimizer(lr=0.01), *_IMAGES, 60_000, 600),
+    Preset("femnist", "femnist", "virtual", 3_556, 5, 350, 20, 10, LocalOptimizer(lr=0.1), *_IMAGES, 811_586, 3_556),
     Preset("femnist-writers", "femnist", "natural", None, 2, 36, 20, 12, LocalOptimizer(lr=0.1), *_IMAGES),
-    Preset("shakespeare", "shakespeare", "natural", None, 20, 30, 100, 60, LocalOptimizer(lr=0.8), *_TEXT, 3_678_451),
+    Preset(
+        "shakespeare", "shakespeare", "natural", None, 20, 30, 100, 60, LocalOptimizer(lr=0.8), *_TEXT, 3_678_451, 660
+    ),
 )
 PRESETS: Mapping[str, Preset] = {preset.name: preset for preset in _TABLE}
 

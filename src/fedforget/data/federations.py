@@ -117,8 +117,8 @@ class StoredFederation:
         return federated(self.dataset, self.source, self.partition.kind, owners)
 
 
-def chosen(choice: DataChoice, seed: bytes) -> Federation:
-    """Read the chosen dataset and partition it by a seed."""
+def chosen(choice: DataChoice, seed: bytes, *, online: bool = True) -> Federation:
+    """Read the chosen dataset and partition it by a seed. ``online``: download it if it is in no directory."""
     require_known(choice.name)
     if choice.name == DIGITS:
         kind = choice.partition or DIRICHLET
@@ -130,7 +130,7 @@ def chosen(choice: DataChoice, seed: bytes) -> Federation:
         return DigitsFederation(Digits(), clients, BETA if choice.beta is None else choice.beta, seed, kind)
     dataset = dataset_of(choice.name)
     partition = Partition.of(dataset, choice.partition, choice.clients, choice.beta, seed)
-    return StoredFederation(dataset, find(dataset, choice.data_dir), partition)
+    return StoredFederation(dataset, find(dataset, choice.data_dir, online=online), partition)
 
 
 def recorded(settings: Settings, data_dir: Path | None, run: Path) -> Federation:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import os
+import socket
 from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
@@ -22,6 +25,17 @@ def is_installed() -> bool:
     return importlib.util.find_spec("datasets") is not None
 
 
+def _is_reachable() -> bool:
+    """Whether the hub has an address here. A proxy would look it up itself."""
+    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return True
+    host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except OSError:
+        return False
+
+
 def find_parquet(folder: Path) -> list[Path]:
     """Return the parquet files of a folder and of the folders in it."""
     return sorted(path for pattern in ("*.parquet", "*/*.parquet") for path in folder.glob(pattern))
@@ -29,6 +43,8 @@ def find_parquet(folder: Path) -> list[Path]:
 
 def load(hub_id: str, folder: Path | None = None) -> Any:
     """Return the splits of a dataset by name: from the hub (or its cache), or from a folder's parquet files."""
+    if folder is None and not _is_reachable():
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else it retries for half a minute; its cache still counts
     import datasets  # noqa: PLC0415 (an extra, and slow to import)
 
     datasets.disable_progress_bars()

@@ -87,13 +87,13 @@ _VIRTUAL_CLIENTS = 3_556
 def federated(dataset: Dataset, source: Source, kind: str, owners: Mapping[Any, Samples]) -> StoredData:
     """Return the data of these clients, by reference to the dataset's rows, with the test samples."""
     if kind != NATURAL:
-        return StoredData(source.train, owners, _places_by(source, kind), (source.test, np.arange(len(source.test))))
+        return StoredData(source.train, owners, places_by(source, kind), (source.test, np.arange(len(source.test))))
     groups, each = source.groups or {}, dataset.test_each
     present = [client for client in groups if client in owners]
     own = [_spread(groups[client].test, each) for client in present]
     owner = tuple(client for client, places in zip(present, own, strict=True) for _ in places)
     places = np.concatenate([np.zeros(0, np.intp), *own]).astype(np.intp)
-    return StoredData(source.train, owners, _places_by(source, kind), (source.test, places), owner)
+    return StoredData(source.train, owners, places_by(source, kind), (source.test, places), owner)
 
 
 def _spread(test: range, most: int | None) -> Places:
@@ -103,7 +103,7 @@ def _spread(test: range, most: int | None) -> Places:
     return np.asarray([test[place * len(test) // most] for place in range(most)], np.intp)
 
 
-def _places_by(source: Source, kind: str) -> Callable[[Id, NDArray[np.int64]], Places]:
+def places_by(source: Source, kind: str) -> Callable[[Id, NDArray[np.int64]], Places]:
     """Return the function from a client's sample ids to rows. It raises IndexError or KeyError for an unknown id."""
     groups = source.groups
     if groups is not None:
