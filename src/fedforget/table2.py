@@ -16,7 +16,8 @@ from fedforget.presets import PRESETS, Preset
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Samples, M, N and the realised ρ of a plan. Of ρ_S the mean over the clients, and that of the worst one."""
+    """Samples, M, N and the realised ρ of a plan. ρ_S is b·K·T/(N·M) at the mean N, and that of each client at its own:
+    their mean, and the worst. All are the same where all clients have one size."""
 
     samples: int
     clients: int  # M
@@ -25,6 +26,7 @@ class Numbers:
     largest: float
     rho_c: float
     rho_s: float
+    mean_rho_s: float
     worst_rho_s: float
     which: str  # printed, whole or subset
 
@@ -60,7 +62,7 @@ def _printed(preset: Preset) -> Numbers | None:
     clients, size = preset.printed_clients, preset.samples / preset.printed_clients
     rho_s = preset.batch_size * preset.clients_per_round * preset.local_steps * preset.rounds / preset.samples
     rho_c = preset.clients_per_round * preset.rounds / clients
-    return Numbers(preset.samples, clients, size, size, size, rho_c, rho_s, rho_s, "printed")
+    return Numbers(preset.samples, clients, size, size, size, rho_c, rho_s, rho_s, rho_s, "printed")
 
 
 def _ours(preset: Preset, data_dir: Path | None, seed: int) -> Numbers | None:
@@ -75,7 +77,8 @@ def _ours(preset: Preset, data_dir: Path | None, seed: int) -> Numbers | None:
     return Numbers(
         samples=int(sizes.sum()), clients=len(sizes), mean_size=float(sizes.mean()), smallest=float(sizes.min()),
         largest=float(sizes.max()), rho_c=plan.realised_rho_c(len(sizes)),
-        rho_s=float(shares.mean()) * preset.clients_per_round * plan.steps / len(sizes),
+        rho_s=preset.batch_size * preset.clients_per_round * plan.steps / int(sizes.sum()),
+        mean_rho_s=float(shares.mean()) * preset.clients_per_round * plan.steps / len(sizes),
         worst_rho_s=plan.realised_rho_s(sizes.tolist()),
         which=federation.source.which if isinstance(federation, StoredFederation) else "whole",
     )  # fmt: skip

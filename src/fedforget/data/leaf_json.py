@@ -32,8 +32,8 @@ def read_writers(folder: Path) -> dict[str, tuple[Array, Array]]:
         for writer, data in _users(path):
             try:
                 grey = np.asarray(data["x"], np.float32).reshape(-1, _SIDE, _SIDE)
-                labels = np.asarray(data["y"]).astype(np.uint8, casting="same_kind" if data["y"] else "unsafe")
-            except (KeyError, TypeError, ValueError) as error:
+                labels = np.asarray(data["y"], np.uint8)
+            except (KeyError, OverflowError, TypeError, ValueError) as error:
                 raise _damaged(path, f"the images of {writer}: {error}") from error
             if len(grey) != len(labels):
                 raise _damaged(path, f"{writer} has {len(grey)} images and {len(labels)} labels")

@@ -24,7 +24,7 @@ def find_npz(folder: Path) -> Path | None:
 def read_npz(path: Path, *others: str) -> dict[str, Array]:
     """Return ``x_train``, ``y_train``, ``x_test``, ``y_test``, and those of the ``others`` that are there."""
     try:
-        with np.load(path) as archive:
+        with path.open("rb") as file, np.load(file) as archive:
             names = ["x_train", "y_train", "x_test", "y_test", *(name for name in others if name in archive)]
             arrays = {name: archive[name] for name in names}
     except KeyError as error:
