@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from fedforget.data import hub, registry
+from fedforget.data import hub, places, registry
 from fedforget.data.places import VARIABLE
 from fedforget.presets import PRESETS, preset_of
 from tests.cli.commandline import call, function_of, good, good_json, refused, state
@@ -24,7 +24,7 @@ INLINE = ("--federation", "inline")
 @pytest.fixture(autouse=True)
 def no_other_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Nothing is found but what a test writes."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(places, "_notes", lambda: tmp_path / "cache" / "data.json")
     monkeypatch.delenv(VARIABLE, raising=False)
     monkeypatch.setattr(hub, "is_installed", lambda: False)
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.data import hub
+from fedforget.data import hub, places
 from fedforget.data.places import VARIABLE, find
 from fedforget.data.registry import DATASETS
 from fedforget.errors import DataMissing
@@ -18,7 +18,7 @@ MNIST = DATASETS["mnist"]
 
 @pytest.fixture(autouse=True)
 def nowhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(places, "_notes", lambda: tmp_path / "cache" / "fedforget" / "data.json")
     monkeypatch.delenv(VARIABLE, raising=False)
 
 
