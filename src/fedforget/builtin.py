@@ -12,7 +12,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federations import DataChoice, Federation, chosen, model_settings, recorded
-from fedforget.data.registry import DIGITS, NAMES
+from fedforget.data.registry import DIGITS, NAMES, dataset_of
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
@@ -31,6 +31,13 @@ _INLINE = Workforce()
 def sizes_of(choice: DataChoice, seed: int | None) -> list[int]:
     """Return the number of samples of each client of a dataset."""
     return chosen(choice, SeedSource(seed).partition()).sizes()
+
+
+def model_bytes_of(data: str, name: str | None) -> int:
+    """Return the size of a dataset's model (not of digits), without building it."""
+    from fedforget.training.models import parameters_of_settings  # noqa: PLC0415 (torch)
+
+    return 4 * parameters_of_settings(model_settings(dataset_of(data).models, name))
 
 
 def start_run(
@@ -76,7 +83,7 @@ def _initial_model(
     from fedforget.training.models import build_model  # noqa: PLC0415
     from fedforget.training.pretrained import load_pretrained  # noqa: PLC0415
 
-    settings = model_settings(federation, name)
+    settings = model_settings(federation.models, name)
     module = build_model(settings, seed)
     if weights is not None:
         settings = {**settings, "weights": load_pretrained(module, weights)}

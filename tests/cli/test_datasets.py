@@ -237,6 +237,13 @@ def test_preset_is_the_papers_plan(data_dir: Path, tmp_path: Path) -> None:
         assert f"\n{line}\n" in text, line
 
 
+def test_plan_counts_the_bytes_of_the_datasets_model(data_dir: Path) -> None:
+    plan = ("plan", "--preset", "mnist", "--data-dir", data_dir, "--clients", "30")
+    whole, small = (good_json(*plan, *model)["storage"] for model in ((), ("--model", "mlp")))
+    assert whole["model_bytes"] == 4 * 6_497_162
+    assert small["model_bytes"] == 4 * (784 * 64 + 64 + 64 * 10 + 10)
+
+
 def test_rho_takes_the_place_of_the_presets_integers(data_dir: Path) -> None:
     found = good_json(
         "plan", "--preset", "mnist", "--data-dir", data_dir, "--clients", "30", "--rho-s", "0.5", "--rho-c", "1",

@@ -17,6 +17,7 @@ from fedforget.cli.options import DataDir, PlanOptions
 from fedforget.cli.output import Output
 from fedforget.cli.plan_search import Sought, Whole, found, with_steps
 from fedforget.cli.plan_text import text_of
+from fedforget.data.registry import DIGITS
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.federation.pool import default_workers
 from fedforget.planner.report import Circumstances, facts_of
@@ -37,7 +38,8 @@ class Situation:
     model_bytes: Annotated[
         Whole,
         typer.Option(
-            help="Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP"
+            help="Size of the model, for storage and traffic.",
+            show_default=f"that of the dataset's model; {DIGITS_MLP_BYTES}, digits' MLP",
         ),
     ] = None
     workers: Annotated[Whole, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
@@ -59,14 +61,14 @@ class Situation:
             if not 0 < days < float("inf"):
                 raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
 
-    def circumstances(self, sizes: Sequence[int]) -> Circumstances:
+    def circumstances(self, sizes: Sequence[int], model_bytes: int) -> Circumstances:
         try:
             requests = Requests(self.requests_per_day, self.sample_share)
         except ValueError as error:
             raise InvalidInput(str(error), hint="correct --requests-per-day or --sample-share") from error
         return Circumstances(
             sizes=Counter(sizes),
-            model_bytes=self.model_bytes or DIGITS_MLP_BYTES,
+            model_bytes=self.model_bytes or model_bytes,
             workers=self.workers or default_workers(),
             requests=requests,
             windows=self.window or _WINDOWS,
@@ -110,7 +112,7 @@ def plan(
         options = with_steps(options, situation.steps)
         _require_a_plan(options)
     sizes = _sizes(options, situation.samples, data_dir)
-    here = situation.circumstances(sizes)
+    here = situation.circumstances(sizes, _model_bytes(options, situation))
     choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, situation.sample_share)
     if choices:
         options = found(choices, options)
@@ -148,6 +150,15 @@ def _require_a_plan(options: PlanOptions) -> None:
             hint="give --rounds, --local-steps, and --rho-s with --rho-c or --clients-per-round with --batch-size; "
             "`fedforget plan --help` has examples",
         )
+
+
+def _model_bytes(options: PlanOptions, situation: Situation) -> int:
+    """Return the size of the dataset's model."""
+    if options.data in (None, DIGITS) or situation.model_bytes is not None:
+        return DIGITS_MLP_BYTES
+    from fedforget.builtin import model_bytes_of  # noqa: PLC0415 (torch)
+
+    return model_bytes_of(str(options.data), options.model)
 
 
 def _sizes(options: PlanOptions, samples: int | None, data_dir: Path | None) -> list[int]:

@@ -151,9 +151,9 @@ def recorded(settings: Settings, data_dir: Path | None, run: Path) -> Federation
     return StoredFederation(dataset, source, partition)
 
 
-def model_settings(federation: Federation, name: str | None) -> Settings:
-    """Return the settings of a model that fits the data: the default, or the one that is named."""
-    by_name = {str(model["name"]).removeprefix("flat_"): model for model in federation.models}
+def model_settings(models: tuple[Settings, ...], name: str | None) -> Settings:
+    """Return the settings of one of the models that fit the data: the default, or the one that is named."""
+    by_name = {str(model["name"]).removeprefix("flat_"): model for model in models}
     wanted = next(iter(by_name)) if name is None else name
     if wanted not in by_name:
         raise InvalidInput(

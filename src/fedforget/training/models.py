@@ -97,6 +97,12 @@ def structure_of_settings(settings: Mapping[str, object]) -> dict[str, str]:
         return structure_of(_made(settings))
 
 
+def parameters_of_settings(settings: Mapping[str, object]) -> int:
+    """How many numbers a model would have; takes no memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in _made(settings).parameters())
+
+
 def _made(settings: Mapping[str, object]) -> nn.Module:
     name = settings.get("name")
     if name not in MODELS:
