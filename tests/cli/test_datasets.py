@@ -185,6 +185,21 @@ def test_other_content_is_noticed_before_anything_changes(data_dir: Path, tmp_pa
     assert function_of(tmp_path / "run") == before
 
 
+def test_run_verifies_on_data_without_what_was_erased(data_dir: Path, tmp_path: Path) -> None:
+    """An auditor needs the remaining data only: here the erased client's images are blank, so the checksum differs."""
+    run = tmp_path / "run"
+    train(run, "mnist", data_dir)
+    gone = good_json("clients", run, "--client", "3")["ids"]
+    good("forget", run, "--client", "3", "--basis", "exogenous", *INLINE)
+    splits = made_up.images((28, 28), 10, 120, 30)
+    splits["train"][0][gone] = 0
+    made_up.write_idx(tmp_path / "rest" / "mnist", splits)
+    assert good_json("verify", run, "--data-dir", tmp_path / "rest", *INLINE)["ok"]
+    splits["train"][0][next(row for row in range(120) if row not in gone)] = 0
+    made_up.write_idx(tmp_path / "less" / "mnist", splits)
+    assert call("verify", run, "--data-dir", tmp_path / "less", *INLINE).code == 1
+
+
 def test_lost_model_is_rebuilt_and_receipt_replayed(data_dir: Path, tmp_path: Path) -> None:
     run, signed = tmp_path / "run", tmp_path / "receipt.json"
     train(run, "femnist", data_dir)
