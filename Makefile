@@ -3,7 +3,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-EXTRAS := dev,simulation
+EXTRAS := dev,data,simulation
 
 CORE := $(VENV)/.installed-core
 DEV := $(VENV)/.installed-dev

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import settings
 
 from fedforget.algorithm.seeds import SeedSource
+from fedforget.data import places
 from tests.helpers import scratch
 
 settings.register_profile("repeatable", deadline=None, derandomize=True, database=None, print_blob=True)
@@ -32,6 +33,12 @@ def _repeatable_seeds(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
         return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
     monkeypatch.setattr(SeedSource, "_derive", derive)
+
+
+@pytest.fixture(autouse=True)
+def _no_noted_places(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where datasets were found last on this machine is no business of a test."""
+    monkeypatch.setattr(places, "_notes", lambda: Path(os.devnull) / "data.json")
 
 
 @pytest.fixture

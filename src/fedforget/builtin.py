@@ -3,102 +3,91 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.data import digits
-from fedforget.data.digits import Digits
-from fedforget.errors import InvalidInput, RunDamaged, quoted
+from fedforget.data.federations import DataChoice, Federation, chosen, model_settings, recorded
+from fedforget.data.registry import DIGITS, NAMES, dataset_of
+from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
-from fedforget.store.plan_file import NAME, OWN, PlanFile
+from fedforget.store.plan_file import NAME, OWN, PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 
 if TYPE_CHECKING:
     from fedforget.run import Run
-    from fedforget.session.engine import Engine
+    from fedforget.session.engine import Engine, Model
+
+__all__ = ["DataChoice", "engine_of", "open_run", "sizes_of", "start_run"]
 
 _INLINE = Workforce()
-DATASETS = (digits.NAME,)
-MODEL: Mapping[str, str | int | float] = {"name": "mlp", "inputs": 64, "hidden": 64, "classes": 10}
 
 
-@dataclass(frozen=True, slots=True)
-class DigitsFederation:
-    """The digits, partitioned over the clients before any data are left out."""
-
-    dataset: Digits
-    clients: int
-    beta: float
-    partition_seed: bytes
-
-    @classmethod
-    def split(cls, clients: int, beta: float, partition_seed: bytes) -> DigitsFederation:
-        return cls(Digits(), clients, beta, partition_seed)
-
-    def settings(self) -> dict[str, str | int | float]:
-        return {
-            "name": digits.NAME,
-            "clients": self.clients,
-            "beta": self.beta,
-            "partition_seed": self.partition_seed.hex(),
-        }
-
-    def owners(self) -> dict[int, list[int]]:
-        return self.dataset.partition(clients=self.clients, beta=self.beta, seed=self.partition_seed)
+def sizes_of(choice: DataChoice, seed: int | None) -> list[int]:
+    """Return the number of samples of each client of a dataset."""
+    return chosen(choice, SeedSource(seed).partition()).sizes()
 
 
-def check_dataset(name: str) -> None:
-    if name not in DATASETS:
-        raise InvalidInput(
-            f"unknown dataset {quoted(name)}",
-            hint=f"use one of: {', '.join(DATASETS)}; or bring your own with fedforget.Run",
-        )
+def model_bytes_of(data: str, name: str | None) -> int:
+    """Return the size of a dataset's model (not of digits), without building it."""
+    from fedforget.training.models import parameters_of_settings  # noqa: PLC0415 (torch)
 
-
-def sizes_of(name: str, clients: int, seed: int | None) -> list[int]:
-    """Return the number of samples of each client for a dataset."""
-    check_dataset(name)
-    federation = DigitsFederation.split(clients, digits.BETA, SeedSource(seed).partition())
-    return [len(rows) for rows in federation.owners().values()]
+    return 4 * parameters_of_settings(model_settings(dataset_of(data).models, name))
 
 
 def start_run(
     path: Path,
-    name: str,
-    clients: int,
+    choice: DataChoice,
     make_plan: Callable[[Sequence[int]], Plan],
     *,
     seed: int | None,
     without: Sequence[Request] = (),
+    model: str | None = None,
+    weights: Path | None = None,
 ) -> bool:
-    """Create a run on a built-in dataset, and return True; or find that it exists with the same plan."""
-    from fedforget.session.engine import Model  # noqa: PLC0415 (torch)
-    from fedforget.session.starting import create_run, require_place, require_same  # noqa: PLC0415
-    from fedforget.training.models import build_model  # noqa: PLC0415
+    """Create a run on a built-in dataset, and return True; or find that it exists with the same plan.
 
-    check_dataset(name)
+    ``model``: one of those that fit the data, by name. ``weights``: a file to begin from.
+    """
+    from fedforget.session.starting import create_run, require_place, require_same  # noqa: PLC0415 (torch)
+
     require_place(path)
     source, exists = SeedSource(seed), run_directory.is_run(path)
     if exists and seed is None:
         partition_seed = bytes.fromhex(str(PlanFile.read(path).dataset.get("partition_seed", "")))
     else:
         partition_seed = source.partition()
-    federation = DigitsFederation.split(clients, digits.BETA, partition_seed)
+    federation = chosen(choice, partition_seed)
     owners = federation.owners()
-    plan = make_plan([len(rows) for rows in owners.values()])
-    model = Model.of(build_model(MODEL, source.initial_model()))
-    wanted = PlanFile(plan, model.described(MODEL), federation.settings(), b"", model.structure)
+    plan = make_plan([len(own) for own in owners.values()])
+    built, settings = _initial_model(federation, model, weights, source.initial_model())
+    wanted = PlanFile(plan, built.described(settings), federation.settings(), b"", built.structure)
     if exists:
         with run_directory.reading(path, only_idle=False) as run:
             require_same(run, wanted, source, without)
     else:
-        create_run(path, wanted, model, federation.dataset.federated(owners), source, without)  # type: ignore[arg-type]
+        create_run(path, wanted, built, federation.data(owners), source, without)
     return not exists
+
+
+def _initial_model(
+    federation: Federation, name: str | None, weights: Path | None, seed: bytes
+) -> tuple[Model, Settings]:
+    """Build the model, from the seed or from a file of weights, and return it with what the plan records."""
+    from fedforget.session.engine import Model  # noqa: PLC0415 (torch)
+    from fedforget.training.models import build_model  # noqa: PLC0415
+    from fedforget.training.pretrained import load_pretrained  # noqa: PLC0415
+
+    settings = model_settings(federation.models, name)
+    module = build_model(settings, seed)
+    if weights is not None:
+        settings = {**settings, "weights": load_pretrained(module, weights)}
+    return Model.of(module), settings
 
 
 def _require_buildable(run: OpenRun) -> None:
@@ -115,16 +104,21 @@ def _require_buildable(run: OpenRun) -> None:
 
 
 def engine_of(
-    run: OpenRun, workforce: Workforce, *, all_data: bool = False, instead: Callable[[], str] | None = None
+    run: OpenRun,
+    workforce: Workforce,
+    *,
+    all_data: bool = False,
+    instead: Callable[[], str] | None = None,
+    data_dir: Path | None = None,
 ) -> Engine:
-    """Build the model and load the data of an open run on a built-in dataset.
+    """Build the model and find the data of an open run on a built-in dataset.
 
-    ``all_data``: load the whole dataset, not only the samples in the run. ``instead``: makes the hint for a run with
-    its own model or data, which is refused.
+    ``all_data``: the whole dataset, not only the samples in the run. ``instead``: makes the hint for a run with its own
+    model or data, which is refused. ``data_dir``: where to look for the data.
     """
     file = run.file
     _require_buildable(run)
-    if not file.is_built_in or file.dataset.get("name") not in DATASETS:
+    if not file.is_built_in or file.dataset.get("name") not in NAMES:
         raise InvalidInput(
             f"the model and data of {run.path} are not built in",
             hint=instead() if instead else "open it in Python: fedforget.Run(path, model=…, data=…)",
@@ -132,19 +126,30 @@ def engine_of(
     from fedforget.session.engine import Engine, Model  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 
-    owners: dict[Any, list[Any]] = {client: list(run.clients.samples(client)) for client in run.clients.clients()}
-    if all_data:
-        chosen = file.dataset
-        seed = bytes.fromhex(str(chosen["partition_seed"]))
-        owners = dict(DigitsFederation.split(int(chosen["clients"]), float(chosen["beta"]), seed).owners())
+    federation = _federation_of(run, data_dir)
+    owners: Mapping[Any, Any] = federation.owners() if all_data else _present(run)
     model = Model.of(build_model(file.model, bytes(32)))
-    return Engine.of_run(file, run.path, model, Digits().federated(owners), workforce)
+    return Engine.of_run(file, run.path, model, federation.data(owners), workforce)
 
 
-def open_run(path: Path, workforce: Workforce = _INLINE) -> Run:
+def _federation_of(run: OpenRun, data_dir: Path | None) -> Federation:
+    try:
+        return recorded(run.file.dataset, data_dir, run.path)
+    except (KeyError, ValueError) as error:
+        raise RunDamaged(
+            f"{run.path / NAME} is damaged: its dataset lacks or misspells {error}", hint="restore it from a backup"
+        ) from error
+
+
+def _present(run: OpenRun) -> dict[Any, Callable[[], Any]]:
+    """Return, for each client in the run, how to look up its samples; most commands need those of few clients."""
+    return {client: partial(run.clients.samples, client) for client in run.clients.clients()}
+
+
+def open_run(path: Path, workforce: Workforce = _INLINE, *, data_dir: Path | None = None) -> Run:
     """Open a run on a built-in dataset from its directory alone."""
     from fedforget.run import Run  # noqa: PLC0415 (torch)
 
     with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
-        engine = engine_of(run, workforce)
+        engine = engine_of(run, workforce, all_data=run.file.dataset.get("name") != DIGITS, data_dir=data_dir)
     return Run(path, model=engine.model.module, data=engine.data, **asdict(workforce))

@@ -6,12 +6,14 @@
         InvalidId               an invalid or duplicate id
         InvalidRequests         a request file that cannot be read
         NoSuchRun               the directory holds no run
+        DataMissing             a dataset is in none of the places
       PlanRefused             the plan is impossible, or not this run's (exit 4)
       RunBusy                 another process has the run open          (exit 5)
       RunDamaged              a file of the run is torn or altered      (exit 6)
         CommitsLost             its databases contradict each other
       RunTooNew               made by a newer version                   (exit 7)
       DataChanged             the data are not those the run knows      (exit 8)
+        DataDamaged             a file of a dataset is truncated or altered
       TrainingFailed          a client could not finish its round       (exit 9)
         NonFiniteLoss           its loss or weights became NaN or infinite
       StorageFailed           the operating system refused a write      (exit 10)
@@ -108,6 +110,10 @@ class NoSuchRun(InvalidInput):
     code = "no-such-run"
 
 
+class DataMissing(InvalidInput):
+    code = "data-missing"
+
+
 class PlanRefused(FedForgetError):
     code = "plan-refused"
     exit_code = 4
@@ -135,6 +141,10 @@ class RunTooNew(FedForgetError):
 class DataChanged(FedForgetError):
     code = "data-changed"
     exit_code = 8
+
+
+class DataDamaged(DataChanged):
+    code = "data-damaged"
 
 
 class TrainingFailed(FedForgetError):

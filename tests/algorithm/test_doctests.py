@@ -10,11 +10,12 @@ import pkgutil
 import pytest
 
 import fedforget.algorithm
+import fedforget.data
 import fedforget.planner
 
 MODULES = [
     f"{room.__name__}.{module.name}"
-    for room in (fedforget.algorithm, fedforget.planner)
+    for room in (fedforget.algorithm, fedforget.data, fedforget.planner)
     for module in pkgutil.iter_modules(room.__path__)
 ]
 

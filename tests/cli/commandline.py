@@ -23,8 +23,8 @@ ROUNDS = 5
 PLAN = (*WORLD, "--rounds", str(ROUNDS))
 FUNCTION = ("plan.toml", "server.db", "clients.db", "models")
 COMMANDS = (
-    "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "status", "clients",
-    "state", "verify", "prove", "export", "receipt", "doctor",
+    "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "status",
+    "clients", "state", "verify", "prove", "export", "receipt", "doctor",
 )  # fmt: skip
 PATIENCE = 60.0
 

@@ -204,7 +204,7 @@ def test_plan_of_no_clients(clients: str) -> None:
 
 
 def test_unknown_dataset_federation_or_device(tmp_path: Path) -> None:
-    for change in (("--data", "mnist"), ("--federation", "pigeons"), ("--device", "cuda")):
+    for change in (("--data", "emnist"), ("--federation", "pigeons"), ("--device", "cuda")):
         refused(3, "invalid-input", "train", *PLAN, *change, "--out", tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.data.digits import BETA, Digits
+from fedforget.data.digits import Digits
 from fedforget.data.partition import dirichlet_label_partition
+from fedforget.data.registry import BETA
 from fedforget.errors import PlanRefused
 from tests.helpers import numbered_seed
 

@@ -85,6 +85,15 @@ class IdSet:
         made.ids, made.blocks = ids, blocks
         return made
 
+    @classmethod
+    def of_integers(cls, ascending: NDArray[np.integer]) -> IdSet:
+        """The set of these integers, which must ascend: the same as one by one, without sorting."""
+        if len(ascending) and (int(ascending[0]) < 0 or (np.diff(ascending) <= 0).any()):
+            raise InvalidId("these integer ids do not ascend from 0", hint="give each once, in ascending order")
+        blocks = np.zeros((len(ascending), BLOCK_BYTES), np.uint8)
+        blocks[:, 8:] = ascending.astype(">u8").view(np.uint8).reshape(-1, 8)
+        return cls._of(tuple(ascending.tolist()), blocks)
+
     @cached_property
     def position(self) -> dict[Id, int]:
         """Where each id stands in block order."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -169,6 +169,13 @@ class SampleSource(Protocol):
     """The x and y of one sample of a client."""
 
     def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]: ...
+
+
+@runtime_checkable
+class BatchSource(SampleSource, Protocol):
+    """A source that reads a whole batch at once from where it is stored, so that no learner keeps a copy."""
+
+    def batch(self, client: Id, samples: Sequence[Id]) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)

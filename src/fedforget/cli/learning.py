@@ -11,7 +11,7 @@ import typer
 from fedforget.algorithm.plan import goal_of
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import CLIENTS, DATA, PlanOptions, RoundsOptions
+from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
 from fedforget.cli.planning import rho_warnings
 from fedforget.cli.sessions import session_on
@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train a federation, or resume one. The same command again continues where it stopped."""
     _require_supported(device)
-    path, created = _started(run, out, plan.with_file(), until_round, without)
+    path, created = _started(run, out, plan.with_file().with_preset(), until_round, without, how.data_dir)
     with run_directory.writing(path) as opened:
         goal = goal_of(opened.file.plan.rounds, until_round)
         if opened.server.rounds_done == 0 < goal and len(opened.server.roster):
@@ -63,7 +63,12 @@ def _require_supported(device: str) -> None:
 
 
 def _started(
-    run: Path | None, out: Path | None, options: PlanOptions, until_round: int | None, without: Path | None
+    run: Path | None,
+    out: Path | None,
+    options: PlanOptions,
+    until_round: int | None,
+    without: Path | None,
+    data_dir: Path | None,
 ) -> tuple[Path, bool]:
     """Return the run to train, and whether it was created just now."""
     from fedforget.builtin import start_run  # noqa: PLC0415 (scikit-learn, torch)
@@ -80,11 +85,12 @@ def _started(
         goal_of(options.rounds, until_round)  # raises before a run is created
     return out, start_run(
         out,
-        DATA if options.data is None else options.data,
-        CLIENTS if options.clients is None else options.clients,
+        options.data_choice(data_dir),
         options.plan_for,
         seed=options.seed,
         without=read_requests(without) if without else [],
+        model=options.model,
+        weights=None if options.weights is None else Path(options.weights),
     )
 
 

@@ -21,11 +21,17 @@ from fedforget.algorithm.plan import (
     ServerOptimizer,
     check_eval_every,
 )
+from fedforget.data.federations import DataChoice
+from fedforget.data.registry import DIGITS, NATURAL, VIRTUAL
 from fedforget.errors import InvalidInput, PlanRefused, quoted
 from fedforget.federation.pool import PATIENCE
+from fedforget.presets import preset_of
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
-DATA, CLIENTS = "digits", 60
+DataDir = Annotated[
+    Path | None,
+    typer.Option(help="Directory with datasets.", show_default="FEDFORGET_DATA, or where the dataset was found last"),
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +56,14 @@ class WorkforceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class RoundsOptions(WorkforceOptions):
+class EngineOptions(WorkforceOptions):
+    """Where the data of a run are, beside where its clients are trained."""
+
+    data_dir: DataDir = None
+
+
+@dataclass(frozen=True, slots=True)
+class RoundsOptions(EngineOptions):
     """How rounds are computed and measured."""
 
     eval_every: Annotated[
@@ -76,9 +89,34 @@ class RoundsOptions(WorkforceOptions):
 class PlanOptions:
     """The options of a plan; None where not given."""
 
-    data: Annotated[str | None, typer.Option(help="Dataset: digits.", show_default=DATA)] = None
+    preset: Annotated[
+        str | None,
+        typer.Option(
+            help="Plan of the paper for a dataset: mnist, fashion-mnist …; with :printed, :authors or :tuned."
+        ),
+    ] = None
+    data: Annotated[
+        str | None, typer.Option(help="Dataset; `fedforget data list` lists them.", show_default="digits")
+    ] = None
     clients: Annotated[
-        int | None, typer.Option(help="How many clients share the data (M).", show_default=str(CLIENTS))
+        int | None,
+        typer.Option(help="How many clients share the data (M).", show_default="60 for digits, else the paper's"),
+    ] = None
+    partition: Annotated[
+        str | None,
+        typer.Option(
+            help="dirichlet (label mix), equal (label mix, equal sizes), natural (by writer or role), virtual.",
+            show_default="dirichlet, or natural",
+        ),
+    ] = None
+    beta: Annotated[
+        float | None, typer.Option(help="Of the Dirichlet law: smaller is more heterogeneous.", show_default="0.5")
+    ] = None
+    model: Annotated[
+        str | None, typer.Option(help="mlp, cnn, vgg16 or lstm, where it fits.", show_default="the dataset's")
+    ] = None
+    weights: Annotated[
+        str | None, typer.Option(help="Begin from the weights in this .safetensors or .pt file.", metavar="FILE")
     ] = None
     rho_s: Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")] = None
     rho_c: Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")] = None
@@ -108,6 +146,26 @@ class PlanOptions:
             return self
         found = _read_config(self.config)
         return replace(self, **{name: value for name, value in found.items() if getattr(self, name) is None})
+
+    def with_preset(self) -> PlanOptions:
+        """Fill options that are not given from the preset. Either rho takes the place of the preset's K and b."""
+        if self.preset is None:
+            return self
+        preset, variant = preset_of(self.preset)
+        if self.data not in (None, preset.data):
+            raise InvalidInput(
+                f"the preset {preset.name} is for {preset.data}, but --data {self.data} is given", hint="leave out one"
+            )
+        values = preset.options(variant)
+        if self.rho_s is not None or self.rho_c is not None:
+            values = {name: value for name, value in values.items() if name not in ("clients_per_round", "batch_size")}
+        if self.partition not in (None, preset.partition) and preset.partition in (NATURAL, VIRTUAL):
+            del values["clients"]  # another partition has another number of clients
+        return replace(self, **{name: value for name, value in values.items() if getattr(self, name) is None})
+
+    def data_choice(self, data_dir: Path | None) -> DataChoice:
+        """Return the dataset and its partition."""
+        return DataChoice(self.data or DIGITS, self.clients, self.partition, self.beta, data_dir)
 
     def given(self) -> list[str]:
         """Return the names of the options that are given."""

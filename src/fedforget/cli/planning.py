@@ -13,10 +13,11 @@ import typer
 from fedforget.algorithm.plan import Plan
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import CLIENTS, DATA, PlanOptions
+from fedforget.cli.options import DataDir, PlanOptions
 from fedforget.cli.output import Output
 from fedforget.cli.plan_search import Sought, Whole, found, with_steps
 from fedforget.cli.plan_text import text_of
+from fedforget.data.registry import DIGITS
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.federation.pool import default_workers
 from fedforget.planner.report import Circumstances, facts_of
@@ -37,7 +38,8 @@ class Situation:
     model_bytes: Annotated[
         Whole,
         typer.Option(
-            help="Size of the model, for storage and traffic.", show_default=f"{DIGITS_MLP_BYTES}, digits' MLP"
+            help="Size of the model, for storage and traffic.",
+            show_default=f"that of the dataset's model; {DIGITS_MLP_BYTES}, digits' MLP",
         ),
     ] = None
     workers: Annotated[Whole, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
@@ -59,14 +61,14 @@ class Situation:
             if not 0 < days < float("inf"):
                 raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
 
-    def circumstances(self, sizes: Sequence[int]) -> Circumstances:
+    def circumstances(self, sizes: Sequence[int], model_bytes: int) -> Circumstances:
         try:
             requests = Requests(self.requests_per_day, self.sample_share)
         except ValueError as error:
             raise InvalidInput(str(error), hint="correct --requests-per-day or --sample-share") from error
         return Circumstances(
             sizes=Counter(sizes),
-            model_bytes=self.model_bytes or DIGITS_MLP_BYTES,
+            model_bytes=self.model_bytes or model_bytes,
             workers=self.workers or default_workers(),
             requests=requests,
             windows=self.window or _WINDOWS,
@@ -81,6 +83,7 @@ def plan(
     options: PlanOptions,
     situation: Situation,
     sought: Sought,
+    data_dir: DataDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
     output: Output,
 ) -> None:
@@ -102,14 +105,14 @@ def plan(
       fedforget plan --find --clients 300 --samples 200 --steps 300 --min-samples-per-step 50 --max-local-steps 10
           --min-clients-per-round 4 --max-rho-c 0.5
     """
-    options = options.with_file()
+    options = options.with_file().with_preset()
     sought.require_find()
     needs = sought.needs(options, situation.steps) if sought.find else None
     if needs is None:
         options = with_steps(options, situation.steps)
         _require_a_plan(options)
-    sizes = _sizes(options, situation.samples)
-    here = situation.circumstances(sizes)
+    sizes = _sizes(options, situation.samples, data_dir)
+    here = situation.circumstances(sizes, _model_bytes(options, situation))
     choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, situation.sample_share)
     if choices:
         options = found(choices, options)
@@ -149,11 +152,20 @@ def _require_a_plan(options: PlanOptions) -> None:
         )
 
 
-def _sizes(options: PlanOptions, samples: int | None) -> list[int]:
+def _model_bytes(options: PlanOptions, situation: Situation) -> int:
+    """Return the size of the dataset's model."""
+    if options.data in (None, DIGITS) or situation.model_bytes is not None:
+        return DIGITS_MLP_BYTES
+    from fedforget.builtin import model_bytes_of  # noqa: PLC0415 (torch)
+
+    return model_bytes_of(str(options.data), options.model)
+
+
+def _sizes(options: PlanOptions, samples: int | None, data_dir: Path | None) -> list[int]:
     if samples is None:
         from fedforget.builtin import sizes_of  # noqa: PLC0415 (scikit-learn)
 
-        return sizes_of(options.data or DATA, CLIENTS if options.clients is None else options.clients, options.seed)
+        return sizes_of(options.data_choice(data_dir), options.seed)
     if options.data is not None:
         raise InvalidInput("both --samples and --data are given", hint="give M and N, or a dataset with --data")
     if options.clients is None:

@@ -10,7 +10,7 @@ import typer
 
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import WorkforceOptions
+from fedforget.cli.options import EngineOptions, WorkforceOptions
 from fedforget.cli.output import Output, pairs, table
 from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, quoted
@@ -32,7 +32,7 @@ class VerificationFailed(FedForgetError):
 def verify(
     run: Annotated[Path, typer.Argument(help="The run to check.")],
     *,
-    how: WorkforceOptions,
+    how: EngineOptions,
     output: Output,
 ) -> None:
     """Derive all draws again, replay from round 0 on the remaining data, and compare every byte."""
@@ -40,7 +40,12 @@ def verify(
     from fedforget.evidence import replay  # noqa: PLC0415
 
     with run_directory.reading(run, skip_seed_check=True) as opened:
-        engine = engine_of(opened, how.workforce(), instead=lambda: f"check it with {hints.verify(run)}")
+        engine = engine_of(
+            opened,
+            how.workforce(),
+            data_dir=how.data_dir,
+            instead=lambda: f"check it with {hints.verify(run)}",
+        )
         with output.progress("replaying", opened.server.rounds_done) as advance:
             found = replay.verify(opened, engine, advance)
     facts = found.as_dict()
@@ -173,7 +178,7 @@ def doctor(
         bool, typer.Option("--rebuild", help="Rebuild lost or torn models by replay, where that gives the same bytes.")
     ] = False,
     *,
-    how: WorkforceOptions,
+    how: EngineOptions,
     output: Output,
 ) -> None:
     """Check this machine (versions, vectors, repeatable arithmetic) and, if given, every file of a run."""
@@ -206,11 +211,13 @@ def doctor(
         )
 
 
-def _rebuilt(run: Path, how: WorkforceOptions, output: Output) -> dict[str, Any]:
+def _rebuilt(run: Path, how: EngineOptions, output: Output) -> dict[str, Any]:
     from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
     from fedforget.health.repair import rebuild_files  # noqa: PLC0415 (torch)
 
     with RunLock(run), run_directory.reading(run, only_idle=False) as opened:
-        engine = engine_of(opened, how.workforce(), instead=lambda: f"rebuild it with {hints.rebuild(run)}")
+        engine = engine_of(
+            opened, how.workforce(), instead=lambda: f"rebuild it with {hints.rebuild(run)}", data_dir=how.data_dir
+        )
         with output.progress("replaying", None) as advance:
             return rebuild_files(opened, engine, advance).as_dict()

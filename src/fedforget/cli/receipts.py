@@ -10,7 +10,7 @@ import typer
 
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import WorkforceOptions
+from fedforget.cli.options import EngineOptions
 from fedforget.cli.output import Output, pairs, printed
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.store import hints, run_directory
@@ -64,7 +64,7 @@ def verify(
         typer.Option(help="Replay N random ones of the recomputed rounds.", show_default="all of them"),
     ] = None,
     *,
-    how: WorkforceOptions,
+    how: EngineOptions,
     output: Output,
 ) -> None:
     """Check a receipt offline; with the run, also against its record, and by replaying the rounds it is about."""
@@ -77,7 +77,12 @@ def verify(
         from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
 
         with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
-            engine = engine_of(opened, how.workforce(), instead=lambda: f"use {hints.check_receipt(run)}")
+            engine = engine_of(
+                opened,
+                how.workforce(),
+                data_dir=how.data_dir,
+                instead=lambda: f"use {hints.check_receipt(run)}",
+            )
             check_with_run(found, opened, engine, sample_rounds, advance)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]

@@ -36,7 +36,7 @@ def session_on(
     from fedforget.session.session import Session  # noqa: PLC0415
     from fedforget.session.work import RoundOptions  # noqa: PLC0415
 
-    engine = engine_of(run, how.workforce(), all_data=all_data, instead=instead)
+    engine = engine_of(run, how.workforce(), all_data=all_data, instead=instead, data_dir=how.data_dir)
     if how.recompute_all and (done := status_of(run)).rounds_done:
         output.announce(f"recomputing all {done.rounds_done} rounds ({done.steps_done} steps)")
     rounds_done = run.server.rounds_done

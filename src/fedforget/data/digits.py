@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id
 from fedforget.data.federated import FederatedData
 from fedforget.data.partition import dirichlet_label_partition
 
-NAME = "digits"
-BETA = 0.5
 _TEST_EVERY = 5  # rows ≡ 0 mod 5 are test data
 _LARGEST = np.float32(16)  # a constant of the format: a statistic of the data would leak erased samples
 
@@ -30,9 +29,19 @@ class Digits:
     def training_rows(self) -> list[int]:
         return [row for row in range(len(self._y)) if row % _TEST_EVERY]
 
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many training and test samples there are."""
+        return len(self.training_rows), len(self._y) - len(self.training_rows)
+
+    @property
+    def training_labels(self) -> NDArray[np.int64]:
+        labels: NDArray[np.int64] = self._y[self.training_rows]
+        return labels
+
     def partition(self, *, clients: int, beta: float, seed: bytes) -> dict[int, list[int]]:
         rows = self.training_rows
-        return dirichlet_label_partition(self._y[rows], rows, clients=clients, beta=beta, seed=seed)
+        return dirichlet_label_partition(self.training_labels, rows, clients=clients, beta=beta, seed=seed)
 
     def federated(self, owners: Mapping[Id, Iterable[Id]]) -> FederatedData:
         """Return the data of the clients that own these rows, with the test set."""

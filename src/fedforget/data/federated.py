@@ -78,7 +78,12 @@ class ClientData:
 
 
 class FederatedData:
-    """The clients of a federation and, optionally, the server's test set (x, y)."""
+    """The clients of a federation and, optionally, the server's test set (x, y).
+
+    ``test_owners``: the client that each test sample belongs to, where clients have test samples of their own.
+    """
+
+    test_owners: tuple[Id, ...] | None = None
 
     def __init__(self, clients: Mapping[Any, Any], test: tuple[Any, Any] | None = None) -> None:
         if not isinstance(clients, Mapping):
@@ -122,8 +127,8 @@ class FederatedData:
 
     def require_unchanged(self, client: Id, known: Mapping[Id, bytes]) -> None:
         """Raise DataChanged if a sample's content differs from its recorded digest."""
-        for identifier, content in known.items():
-            if self[client].content(identifier) != content:
+        for identifier, content in self.contents(client, known):
+            if content != known[identifier]:
                 raise DataChanged(
                     f"the content of {self[client].named(identifier)} is not what the run began with",
                     hint="restore it, or forget the sample: other content is another sample",

@@ -13,7 +13,7 @@ from typing import Any
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer, Plan
-from fedforget.builtin import open_run, start_run
+from fedforget.builtin import DataChoice, open_run, start_run
 from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput
 from fedforget.requests.lifecycle import Basis
@@ -143,7 +143,7 @@ def run_demo(
 
 
 def _trained(path: Path, seed: int, progress: Progress, without: Iterable[Request], workforce: Workforce) -> Run:
-    start_run(path, "digits", CLIENTS, lambda _: PLAN, seed=seed, without=list(without))
+    start_run(path, DataChoice("digits", CLIENTS), lambda _: PLAN, seed=seed, without=list(without))
     run = open_run(path, workforce)
     with progress("training", PLAN.rounds) as advance:
         run.train(on_round=advance, eval_every=1)

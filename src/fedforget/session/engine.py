@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -137,13 +137,13 @@ class Engine:
             yield None
             return
         if self.workforce.federation == INLINE:
-            yield lambda round_, model: run.record.metrics.measured(round_, *tests.count_correct(model))
+            yield lambda round_, model: self._note(run, round_, tests.counts(model))
             return
-        with contextlib.closing(BackgroundJob(tests.count_correct, _one_thread, self.workforce.patience)) as job:
+        with contextlib.closing(BackgroundJob(tests.counts, _one_thread, self.workforce.patience)) as job:
 
             def note(results: list[tuple[int, Any]]) -> None:
                 for round_, counts in results:
-                    run.record.metrics.measured(round_, *counts)
+                    self._note(run, round_, counts)
 
             yield lambda round_, model: note(job.start(round_, model))
             note(job.finish())
@@ -155,12 +155,22 @@ class Engine:
         current = run.server.rounds_done
         for round_ in run.server.kept():
             wanted = round_ == current or (every is not None and round_ % every == 0)
-            if wanted and run.record.metrics.accuracy(round_) is None:
-                run.record.metrics.measured(round_, *tests.count_correct(run.server.load(round_).model))
+            if wanted and self._measurable(run) - run.record.metrics.clients_of(round_):
+                self._note(run, round_, tests.counts(run.server.load(round_).model))
+
+    def _measurable(self, run: OpenRun) -> set[Id | None]:
+        """Return the clients in the run that have test samples; None for the server's test set."""
+        owners = self.data.test_owners
+        return {None} if owners is None else {client for client in set(owners) if client in run.server.roster}
+
+    def _note(self, run: OpenRun, round_: int, counts: Mapping[Id | None, tuple[int, int]]) -> None:
+        """Keep the counts of clients that are in the run: an erased one leaves the evaluation too."""
+        present = self._measurable(run)
+        run.record.metrics.measured(round_, {client: found for client, found in counts.items() if client in present})
 
     def _test_set(self) -> TestSet | None:
         if self._tests is None and self.data.test is not None:
-            self._tests = TestSet(self.model.module, self.data.test)
+            self._tests = TestSet(self.model.module, self.data.test, self.data.test_owners)
         return self._tests
 
     def check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None:

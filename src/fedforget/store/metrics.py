@@ -1,8 +1,9 @@
-"""Accuracy measurements. Rewound together with the models, and deleted with their client."""
+"""Accuracy measurements, of the server's test set or of each client's. Rewound together with the models, and deleted
+with their client: what an erased client measured is in no accuracy."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from fedforget.algorithm.ids import Id
 from fedforget.disk.column_checks import check, is_id, is_whole
@@ -27,20 +28,28 @@ class Metrics:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    def measured(self, round_: int, correct: int, count: int) -> None:
+    def measured(self, round_: int, counts: Mapping[Id | None, tuple[int, int]]) -> None:
+        """Note correct and counted test samples of a round, by client; None stands for the server's test set."""
         with self._database.transaction():
-            self._database.run(
-                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)", (round_, SERVER_TEST_SET, correct, count)
+            self._database.run_many(
+                "INSERT OR REPLACE INTO metrics VALUES (?, ?, ?, ?)",
+                (
+                    (round_, SERVER_TEST_SET if client is None else client, correct, count)
+                    for client, (correct, count) in counts.items()
+                ),
             )
+
+    def clients_of(self, round_: int) -> set[Id | None]:
+        """Return the clients that are measured for a round; None for the server's test set."""
+        rows = self._database.rows("SELECT client FROM metrics WHERE round = ?", (round_,))
+        return {None if client == SERVER_TEST_SET else client for (client,) in rows}
 
     def accuracy(self, round_: int) -> float | None:
         return self.accuracies().get(round_)
 
     def accuracies(self) -> dict[int, float]:
-        """Return the accuracy on the server's test set of each measured round."""
-        rows = self._database.rows(
-            "SELECT round, correct, count FROM metrics WHERE client = ? ORDER BY round", (SERVER_TEST_SET,)
-        )
+        """Return the accuracy of each measured round over all of its test samples."""
+        rows = self._database.rows("SELECT round, sum(correct), sum(count) FROM metrics GROUP BY round ORDER BY round")
         return {round_: correct / count for round_, correct, count in rows if count}
 
     def rewind(self, rounds_left: int, leaving: Iterable[Id]) -> None:

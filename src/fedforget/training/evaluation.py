@@ -1,13 +1,15 @@
-"""How good a model is on the server's test set."""
+"""How good a model is on the test samples: the server's own, or those of each client."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from fedforget.algorithm.ids import Id
 from fedforget.errors import InvalidInput
 from fedforget.training.sample_cache import as_tensor
 from fedforget.training.weights import Weights, float_type, load_weights
@@ -16,28 +18,50 @@ _PIECE = 500  # samples at a time: the same pieces everywhere give the same numb
 
 
 class TestSet:
-    """The server's test samples (x, y) in the type that a module computes in."""
+    """Test samples (x, y) in the type that a module computes in.
+
+    ``owners``: the client of each sample, where clients have test samples of their own.
+    """
 
     __test__ = False  # no test of ours, whatever pytest thinks of the name
 
-    def __init__(self, module: nn.Module, samples: tuple[NDArray[Any], NDArray[Any]]) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        samples: tuple[NDArray[Any], NDArray[Any]],
+        owners: Sequence[Id] | None = None,
+    ) -> None:
         self._module = module
+        self._owners = owners
         self._x: Tensor = as_tensor(samples[0], float_type(module))
         self._y: Tensor = as_tensor(samples[1])
 
     def count_correct(self, weights: Weights) -> tuple[int, int]:
         """How many test samples a classifier with these weights gets right, and of how many."""
+        return int(self._hits(weights).sum()), int(self._y.numel())
+
+    def counts(self, weights: Weights) -> dict[Id | None, tuple[int, int]]:
+        """The same for each client that has test samples; under None for the server's own."""
+        if self._owners is None:
+            return {None: self.count_correct(weights)}
+        found: dict[Id | None, tuple[int, int]] = {}
+        for owner, hit in zip(self._owners, self._hits(weights).reshape(len(self._y), -1).tolist(), strict=True):
+            correct, count = found.get(owner, (0, 0))
+            found[owner] = correct + sum(hit), count + len(hit)
+        return found
+
+    def _hits(self, weights: Weights) -> Tensor:
         load_weights(self._module, weights)
         self._module.eval()
-        correct = 0
+        pieces = []
         try:
             with torch.no_grad():
                 for start in range(0, len(self._y), _PIECE):
                     x, y = self._x[start : start + _PIECE], self._y[start : start + _PIECE]
-                    correct += int((self._module(x).argmax(dim=-1) == y).sum())
+                    pieces.append(self._module(x).argmax(dim=-1) == y)
         except Exception as error:
             raise InvalidInput(
                 f"the model cannot be measured on the test set: {type(error).__name__}: {error}",
                 hint="give a test set (x, y) that the model can classify, or none",
             ) from error
-        return correct, int(self._y.numel())
+        return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.bool)

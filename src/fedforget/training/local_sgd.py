@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
-from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
+from fedforget.algorithm.ports import BatchSource, LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.dense import Gradient, Products, dense_tail
-from fedforget.training.sample_cache import SampleCache, SharedSampleCache
+from fedforget.training.sample_cache import SampleCache, SharedSampleCache, StoredBatches
 from fedforget.training.streams import start_stream
 from fedforget.training.weights import PristineBuffers, Weights, copied, float_type, load_weights, views_of
 from fedforget.training.witness import LocalModelChecksum
@@ -47,12 +47,16 @@ class TorchLearner:
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
         self._tail = dense_tail(module) if loss is None else None
-        self._cache: SampleCache | SharedSampleCache = SampleCache(data, float_type(module))
+        floats = float_type(module)
+        self._cache: SampleCache | SharedSampleCache | StoredBatches = (
+            StoredBatches(data, floats) if isinstance(data, BatchSource) else SampleCache(data, floats)
+        )
         self._checksum = LocalModelChecksum(module, self._parameters)
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
-        """Lay the clients' samples out in memory that processes forked from this one share."""
-        self._cache = SharedSampleCache(self._data, float_type(self._module), sizes, example)
+        """Lay the clients' samples out in memory that processes forked from this one share, if they are not already."""
+        if not isinstance(self._cache, StoredBatches):
+            self._cache = SharedSampleCache(self._data, float_type(self._module), sizes, example)
 
     def halfway_like(self, model: Weights) -> Weights | None:
         """The model and the velocities. None if the module has unstored buffers, which no process can hand over."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedforget.errors import PlanRefused
 from fedforget.training.identity import structure_of
@@ -26,9 +27,57 @@ def cnn(side: int, channels: int, hidden: int, classes: int) -> nn.Module:
     )  # fmt: skip
 
 
+def flat_mlp(inputs: int, hidden: int, classes: int) -> nn.Module:
+    """One hidden layer, on images."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+_VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions of each block
+
+
+def vgg16(hidden: int, classes: int) -> nn.Module:
+    """VGG16 without BatchNorm for images of 32×32: torchvision's names for the features, and a small head.
+
+    Five poolings leave one position of 512 channels, so the head needs no 4096 wide layers.
+    """
+    layers: list[nn.Module] = []
+    channels = 3
+    for width, convolutions in _VGG16:
+        for _ in range(convolutions):
+            layers += [nn.Conv2d(channels, width, 3, padding=1), nn.ReLU()]
+            channels = width
+        layers.append(nn.MaxPool2d(2))
+    head = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+    for layer in (*layers, *head):
+        if isinstance(layer, nn.Conv2d | nn.Linear):  # PyTorch's own start fades out over thirteen layers
+            nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+            nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return nn.Sequential(
+        OrderedDict(features=nn.Sequential(*layers), flatten=nn.Flatten(), classifier=head),
+    )
+
+
+class CharacterLstm(nn.Module):
+    """LEAF's network for the next character: an embedding, two LSTM layers from a zero state, a score per character."""
+
+    def __init__(self, letters: int, embedding: int, hidden: int) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(letters, embedding)
+        self.lstm = nn.LSTM(embedding, hidden, num_layers=2, batch_first=True)
+        self.output = nn.Linear(hidden, letters)
+
+    def forward(self, x: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(x.int()))
+        scores: Tensor = self.output(states[:, -1])
+        return scores
+
+
 MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "mlp": (mlp, ("inputs", "hidden", "classes")),
     "cnn": (cnn, ("side", "channels", "hidden", "classes")),
+    "flat_mlp": (flat_mlp, ("inputs", "hidden", "classes")),
+    "vgg16": (vgg16, ("hidden", "classes")),
+    "lstm": (CharacterLstm, ("letters", "embedding", "hidden")),
 }
 
 
@@ -46,6 +95,12 @@ def structure_of_settings(settings: Mapping[str, object]) -> dict[str, str]:
     """The tensors that a model would have; takes no memory for them."""
     with torch.device("meta"):
         return structure_of(_made(settings))
+
+
+def parameters_of_settings(settings: Mapping[str, object]) -> int:
+    """How many numbers a model would have; takes no memory for them."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in _made(settings).parameters())
 
 
 def _made(settings: Mapping[str, object]) -> nn.Module:

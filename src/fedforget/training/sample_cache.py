@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.ports import LocalRound, SampleSource
+from fedforget.algorithm.ports import BatchSource, LocalRound, SampleSource
 from fedforget.errors import InvalidInput, shown
 
 Pair = tuple[Tensor, Tensor]
@@ -73,6 +73,25 @@ class SampleCache:
             rows = self._reader.rows(work)
             self._known[work.client] = work.samples, rows
         return rows
+
+
+class StoredBatches:
+    """No rows: the source reads each batch from where it is stored. Nothing is copied, in this process or a worker."""
+
+    def __init__(self, source: BatchSource, floats: torch.dtype) -> None:
+        self._source, self._floats = source, floats
+
+    def batches(self, work: LocalRound) -> Iterator[Pair]:
+        """The samples of each step of a local round, stacked."""
+        for batch in work.batches:
+            x, y = self._source.batch(work.client, batch)
+            yield _own(x, self._floats), _own(y)
+
+
+def _own(array: NDArray[Any], floats: torch.dtype | None = None) -> Tensor:
+    """A copy in memory of PyTorch's, which begins where PyTorch lets tensors begin."""
+    tensor = torch.from_numpy(array)
+    return tensor.to(floats if floats is not None and tensor.is_floating_point() else tensor.dtype, copy=True)
 
 
 def _stacked(client: Id, pairs: Sequence[Pair]) -> Pair:
