@@ -44,6 +44,17 @@ ALLOWED: dict[str, set[str]] = {
         *ours("errors", "algorithm", "disk", "requests", "store", "training", "session", "evidence", "run"),
     },
     "plots": {"numpy", "matplotlib", *ours("errors", "algorithm", "planner")},
+    "baselines": {
+        "numpy",
+        *ours("errors", "algorithm", "disk", "store", "training", "data", "federation", "session"),
+    },
+    "experiments": {
+        "numpy",
+        "torch",
+        "matplotlib",
+        *ours("errors", "algorithm", "planner", "disk", "training", "data", "federation", "session", "plots"),
+        *ours("baselines", "presets", "table2"),
+    },
     "demo": {
         "matplotlib",
         *ours("errors", "algorithm", "disk", "requests", "store", "session", "plots", "builtin", "run"),

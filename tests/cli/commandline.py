@@ -24,7 +24,7 @@ PLAN = (*WORLD, "--rounds", str(ROUNDS))
 FUNCTION = ("plan.toml", "server.db", "clients.db", "models")
 COMMANDS = (
     "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "status",
-    "clients", "state", "verify", "prove", "export", "receipt", "doctor",
+    "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce",
 )  # fmt: skip
 PATIENCE = 60.0
 

@@ -1,0 +1,1 @@
+"""Methods of federated unlearning behind one small interface, so that they can be compared."""

@@ -1,0 +1,43 @@
+"""The unit of work of every experiment, and what the caller chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedforget.experiments.rows import Row
+from fedforget.session.workforce import Workforce
+
+SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
+_INLINE = Workforce()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What to reproduce, and how large."""
+
+    scale: str
+    runs: int
+    datasets: tuple[str, ...] = ()  # empty: every one that the experiment knows
+    data_dir: Path | None = None
+    workforce: Workforce = _INLINE
+    heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
+
+    @property
+    def seeds(self) -> range:
+        """One per run. Halved by ``small``; ``smoke`` takes one."""
+        runs = {SMOKE: 1, SMALL: -(-self.runs // 2)}.get(self.scale, self.runs)
+        return range(1, runs + 1)
+
+    def wants(self, dataset: str) -> bool:
+        return not self.datasets or dataset in self.datasets
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Work that is done whole or not at all: its name, an estimate of its seconds, and the rows that it makes."""
+
+    name: str
+    seconds: float
+    compute: Callable[[], Sequence[Row]]

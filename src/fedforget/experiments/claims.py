@@ -1,0 +1,245 @@
+"""The claims of Section 6.2 and Appendix A.5, in our words, each with our figure and a verdict from the rows.
+
+A claim without rows is "not measured". Verdicts: holds, holds under a condition, does not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from fedforget.experiments.drawing import NAMES, by, pooled_mean
+from fedforget.experiments.requests import AT_ONCE, IN_A_STREAM
+from fedforget.experiments.rows import Row
+from fedforget.experiments.tables import paired_difference, recovery_words
+from fedforget.experiments.tradeoff import BATCH, SLOTS
+
+HOLDS, CONDITION, FAILS, UNKNOWN = "holds", "holds under a condition", "does not hold", "not measured"
+OPEN = "not decided: one run"
+_HALF, _POINT = 0.5, 0.01
+Results = Mapping[str, Sequence[Row]]  # by experiment; digits stand in for nothing here
+Found = tuple[str, str]  # our figure, verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    section: str
+    says: str
+    judge: Callable[[Results], Found | None]
+
+    def found(self, results: Results) -> Found:
+        return self.judge(results) or ("-", UNKNOWN)
+
+
+def _real(results: Results, name: str) -> list[Row]:
+    return [row for row in results.get(name, ()) if row["dataset"] != "digits"]
+
+
+def _learns_as_well(results: Results) -> Found | None:
+    parts, worst = [], 0.0
+    for (dataset,), group in by(_real(results, "performance"), "dataset").items():
+        found = paired_difference(group)
+        if found is None:
+            continue
+        seeds, mean, half = found
+        parts.append(f"{NAMES[dataset]} {100 * mean:+.2f} points" + (
+            f" (95 % interval ± {100 * half:.2f}, {seeds} runs)" if half is not None else " (one run)"))  # fmt: skip
+        worst = min(worst, mean - (half or 0.0))
+    if not parts:
+        return None
+    decided = not any("one run" in part for part in parts)
+    return "; ".join(parts), (FAILS if worst < -_POINT else HOLDS) if decided else OPEN
+
+
+def _drops_less(results: Results) -> Found | None:
+    summaries = [row for row in _real(results, "performance") if row["kind"] == "summary"]
+    pairs = {
+        key: {method: float(np.mean([row["drop"] for row in rows])) for (method,), rows in by(group, "method").items()}
+        for key, group in by(summaries, "dataset", "level").items()
+    }
+    pairs = {key: drops for key, drops in pairs.items() if len(drops) > 1}
+    if not pairs:
+        return None
+    words = [f"{NAMES[dataset]} {level}s {drops['FATS']:.2f} against {drops['FRS']:.2f}"
+             for (dataset, level), drops in pairs.items()]  # fmt: skip
+    holds = all(drops["FATS"] < drops["FRS"] for drops in pairs.values())
+    return "; ".join(words) + _runs(summaries), HOLDS if holds else CONDITION
+
+
+def _recovers_sooner(results: Results) -> Found | None:
+    """A run that does not recover within the horizon counts as slower than any that does."""
+    summaries = [row for row in _real(results, "performance") if row["kind"] == "summary"]
+    words, holds = [], []
+    for (dataset, level), group in by(summaries, "dataset", "level").items():
+        found = {method: recovery_words(rows) for (method,), rows in by(group, "method").items()}
+        if len(found) > 1:
+            words.append(f"{NAMES[dataset]} {level}s {found['FATS']} against {found['FRS']}")
+            means = {m: _mean_recovery(rows) for (m,), rows in by(group, "method").items()}
+            holds.append(means["FATS"] < means["FRS"])
+    return ("; ".join(words) + _runs(summaries), HOLDS if all(holds) else CONDITION) if words else None
+
+
+def _runs(rows: Sequence[Row]) -> str:
+    fewest = min(len({row["seed"] for row in group}) for group in by(rows, "dataset").values())
+    return " (one run)" if fewest == 1 else f" (at least {fewest} runs)"
+
+
+def _mean_recovery(rows: Sequence[Row]) -> float:
+    return float(np.mean([np.inf if row["recovery"] is None else row["recovery"] for row in rows]))
+
+
+def _levels_off(kind: str, rho: str, corner: float) -> Callable[[Results], Found | None]:
+    """Whether accuracy gains less above ``corner`` than below it, per unit of ρ."""
+
+    def judge(results: Results) -> Found | None:
+        words, holds = [], []
+        for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
+            points = by(sorted((r for r in group if r["kind"] == kind), key=lambda r: r[rho]), rho)
+            x = [key[0] for key in points]
+            y = [float(np.mean([row["accuracy_full"] for row in rows])) for rows in points.values()]
+            if len(x) < 3 or not x[0] < corner < x[-1]:  # noqa: PLR2004 (two slopes need three points)
+                continue
+            middle = float(np.interp(corner, x, y))
+            below, above = (middle - y[0]) / (corner - x[0]), (y[-1] - middle) / (x[-1] - corner)
+            words.append(
+                f"{NAMES[dataset]}: {10 * below:.1f} points per 0.1 of ρ below {corner}, {10 * above:.1f} above"
+            )
+            holds.append(above < below / 2)
+        return ("; ".join(words), HOLDS if all(holds) else CONDITION if any(holds) else FAILS) if words else None
+
+    return judge
+
+
+def _cheaper(level: str, bound: float, verdict: str) -> Callable[[Results], Found | None]:
+    def judge(results: Results) -> Found | None:
+        rows = [row for row in results.get("efficiency", ()) if row["level"] == level and row["method"] == "FATS"]
+        if not rows:
+            return None
+        shares = [row["theory_steps"] / (row["R"] * row["E"]) for row in rows]
+        points = len(by(rows, "group", "M", "K", "b"))
+        words = f"at most {max(shares):.2f} of FRS, exact, at ρ ≤ 1, over {points} points"
+        return words, verdict if max(shares) < bound else FAILS
+
+    return judge
+
+
+def _rises_with_slots(results: Results) -> Found | None:
+    rows = [row for row in results.get("efficiency", ()) if row["method"] == "FATS" and row["seed"] == 1]
+    lines = by(rows, "group", "M", "b")
+    if not lines:
+        return None
+    rising = [_rises([row["theory_steps"] for row in sorted(line, key=lambda row: row["K"])])
+              for line in lines.values()]  # fmt: skip
+    return f"{sum(rising)} of {len(rising)} lines rise at every step of K", HOLDS if all(rising) else FAILS
+
+
+def _rises(values: Sequence[float]) -> bool:
+    return all(value < following for value, following in pairwise(values))
+
+
+def _rises_along(column: str) -> Callable[[Results], Found | None]:
+    def judge(results: Results) -> Found | None:
+        rows = [row for row in results.get("requests", ()) if row["method"] == "FATS" and row["seed"] == 1]
+        other = "K" if column == "requests" else "requests"
+        lines = by(rows, "group", "kind", other)
+        if not lines:
+            return None
+        rising = [_rises([row["theory_steps"] for row in sorted(line, key=lambda row: row[column])])
+                  for line in lines.values()]  # fmt: skip
+        return f"{sum(rising)} of {len(rising)} lines rise", HOLDS if all(rising) else FAILS
+
+    return judge
+
+
+def _several_are_cheap(results: Results) -> Found | None:
+    rows = [row for row in results.get("requests", ()) if row["method"] == "FATS"]
+    if not rows:
+        return None
+    most = max(row["requests"] for row in rows)
+    words = []
+    for (group,), found in by(rows, "group").items():
+        shares = {}
+        for kind in (AT_ONCE, IN_A_STREAM):
+            for slots in (2, 10):
+                each = [r for r in found if (r["kind"], r["K"], r["requests"]) == (kind, slots, most)]
+                shares[kind, slots] = pooled_mean(each, "theory_steps") / (each[0]["R"] * each[0]["E"])
+        words.append(
+            f"{group}: {most} at once {shares[AT_ONCE, 2]:.2f} of FRS at K = 2 and {shares[AT_ONCE, 10]:.2f} at K = 10"
+        )
+    return "; ".join(words), f"{CONDITION}: small K"
+
+
+def _time_falls_with_rho_s(results: Results) -> Found | None:
+    rows = [row for row in _real(results, "tradeoff") if row["kind"] == BATCH and row["level"] == "sample"]
+    if not rows:
+        return None
+    words = []
+    for (dataset,), group in by(rows, "dataset").items():
+        points = by(sorted(group, key=lambda row: row["rho_s"]), "rho_s")
+        means = [float(np.mean([row["steps"] for row in each])) for each in points.values()]
+        words.append(f"{NAMES[dataset]} from {means[0]:.1f} to {means[-1]:.1f} steps: it rises")
+    return "; ".join(words), FAILS
+
+
+def _rho_s_matters_more(results: Results) -> Found | None:
+    words, holds = [], []
+    for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
+        spans = {kind: _span([row for row in group if row["kind"] == kind]) for kind in (BATCH, SLOTS)}
+        if None in spans.values():
+            continue
+        words.append(f"{NAMES[dataset]}: {100 * (spans[BATCH] or 0):.1f} points over ρ_S, "
+                     f"{100 * (spans[SLOTS] or 0):.1f} over ρ_C")  # fmt: skip
+        holds.append((spans[BATCH] or 0) > (spans[SLOTS] or 0))
+    return ("; ".join(words), HOLDS if all(holds) else CONDITION if any(holds) else FAILS) if words else None
+
+
+def _span(rows: Sequence[Row]) -> float | None:
+    means = [float(np.mean([row["accuracy_full"] for row in each])) for each in by(rows, "K", "b").values()]
+    return max(means) - min(means) if means else None
+
+
+def _highest_in_streams(results: Results) -> Found | None:
+    ends = [row for row in _real(results, "streaming") if row["kind"] == "end"]
+    words, holds = [], []
+    for (dataset, level), group in by(ends, "dataset", "level").items():
+        means = {m: float(np.mean([r["accuracy_full"] for r in rows])) for (m,), rows in by(group, "method").items()}
+        words.append(f"{NAMES[dataset]} {level}s at the end " + ", ".join(f"{m} {v:.3f}" for m, v in means.items()))
+        holds.append(means.get("FATS", 0) >= max(means.values()))
+    return ("; ".join(words), HOLDS if all(holds) else CONDITION) if words else None
+
+
+def _stable_in_streams(results: Results) -> Found | None:
+    rows = [row for row in _real(results, "streaming") if row["kind"] == "summary" and row["method"] == "FATS"]
+    if not rows:
+        return None
+    drops = {key: float(np.mean([r["drop"] for r in group])) for key, group in by(rows, "dataset", "level").items()}
+    words = "; ".join(f"{NAMES[dataset]} {level}s fall by {drop:.2f}" for (dataset, level), drop in drops.items())
+    return words, FAILS if max(drops.values()) > 0.1 else HOLDS  # noqa: PLR2004 (ten points are not stable)
+
+
+CLAIMS = (
+    Claim("6.2.1", "Before unlearning FATS is as accurate as FedAvg", _learns_as_well),
+    Claim("6.2.1", "Accuracy drops less with FATS than with retraining from scratch", _drops_less),
+    Claim("6.2.1", "FATS recovers its accuracy in fewer rounds than retraining from scratch", _recovers_sooner),
+    Claim("6.2.1", "FR² drops further and recovers more slowly than FATS", lambda _: None),
+    Claim("6.2.2", "One sample: less time than FRS", _cheaper("sample", 1.0, HOLDS)),
+    Claim("6.2.2", "One client: more time for larger K", _rises_with_slots),
+    Claim(
+        "6.2.2",
+        "One client: at most half of FRS's time",
+        _cheaper("client", _HALF, f"{CONDITION}: one client, ρ_C ≤ 1"),
+    ),
+    Claim("6.2.3", "Time rises with the number of requests", _rises_along("requests")),
+    Claim("6.2.3", "Time rises with ρ_C at a fixed number of requests", _rises_along("K")),
+    Claim("6.2.3", "For suitable K, several requests stay far below FRS", _several_are_cheap),
+    Claim("6.2.4", "Unlearning time falls as ρ_S grows, then levels off", _time_falls_with_rho_s),
+    Claim("6.2.4", "Accuracy rises fast with ρ_S, then levels off", _levels_off(BATCH, "rho_s", 0.5)),
+    Claim("6.2.4", "Accuracy levels off beyond ρ_C = 0.5, while time goes on rising", _levels_off(SLOTS, "rho_c", 0.5)),
+    Claim("6.2.4", "ρ_S matters more for accuracy than ρ_C", _rho_s_matters_more),
+    Claim("6.2.5", "Membership inference does no better than guessing", lambda _: None),
+    Claim("A.5", "FATS ends with the highest accuracy under streams of requests", _highest_in_streams),
+    Claim("A.5", "FATS stays stable under streams of requests", _stable_in_streams),
+)

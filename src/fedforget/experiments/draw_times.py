@@ -1,0 +1,151 @@
+"""Figures of the experiments that need draws only: unlearning time against K and against the number of requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedforget.experiments.drawing import (
+    LEVELS,
+    NAMES,
+    behind,
+    by,
+    clean,
+    exact_keys,
+    new_figure,
+    pooled_mean,
+    published_key,
+    save,
+    shades,
+)
+from fedforget.experiments.published import Published
+from fedforget.experiments.requests import AT_ONCE, IN_A_STREAM
+from fedforget.experiments.rows import Row
+from fedforget.plots.costs import log_ticks
+from fedforget.plots.picture import INK, RED
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_PANELS = {("shakespeare", 50, "sample"): "6a", ("shakespeare", 50, "client"): "6b"}
+
+
+def draw_efficiency(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:
+    """Figures 2 and 6: a figure for each dataset and R, samples on the left and clients on the right."""
+    paths = []
+    for (dataset, rounds), group in by(rows, "dataset", "R").items():
+        name = f"efficiency-{dataset}-R{rounds}"
+        paths += save(directory, name, lambda group=group: _efficiency(group, published))  # type: ignore[misc]
+    return paths
+
+
+def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
+    panels = by(sorted(rows, key=lambda row: (row["level"] == "client", row["kind"])), "level", "kind")
+    figure, axes = new_figure(len(panels), height=4.6, sharey=True)
+    for place, ((level, kind), group) in enumerate(panels.items()):
+        _efficiency_panel(axes[0][place], group, level, kind, published)
+    axes[0][0].set_ylabel("mean unlearning time (steps)")
+    _common_scale(axes[0][0], rows)
+    dataset, rounds = rows[0]["dataset"], rows[0]["R"]
+    named = [_PANELS.get((dataset, rounds, level)) for level in LEVELS]
+    extra = [published_key()] if any(panel and published.has(panel) for panel in named) else []
+    figure.suptitle(f"{NAMES[dataset]}: the time of one request, R = {rounds}, E = {rows[0]['E']}", fontsize=11)
+    figure.legend(handles=[*exact_keys(), *extra], loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return figure
+
+
+def _common_scale(axes: Axes, rows: Sequence[Row]) -> None:
+    """One logarithmic axis for all panels, from below the lowest point to above FRS."""
+    low = 0.8 * min(row["steps"] or row["theory_steps"] for row in rows)
+    high = 1.5 * max(row["steps"] for row in rows)
+    axes.set_ylim(low, high)
+    axes.set_yticks(log_ticks(low, high), minor=False)
+    axes.set_yticks([], minor=True)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _efficiency_panel(axes: Axes, rows: Sequence[Row], level: str, kind: str, published: Published) -> None:
+    varied = "b" if level == "sample" else "M"
+    ours = [row for row in rows if row["method"] == "FATS"]
+    lines = by(sorted(ours, key=lambda row: row[varied]), varied)
+    panel = _PANELS.get((rows[0]["dataset"], rows[0]["R"], level))
+    for colour, ((value,), group) in zip(shades(len(lines)), lines.items(), strict=True):
+        points = by(sorted(group, key=lambda row: row["K"]), "K")
+        slots = [key[0] for key in points]
+        behind(axes, published.curve(panel, f"FATS {varied}={value}", "steps"), colour)
+        axes.plot(slots, [pooled_mean(each, "theory_steps") for each in points.values()], color=colour, linewidth=1.3)
+        axes.plot(slots, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4.5,
+                  label=f"{varied} = {value:,}")  # fmt: skip
+    total = next(row["steps"] for row in rows if row["method"] == "FRS")
+    axes.axhline(total, color=RED, linestyle="--", linewidth=1.5)
+    axes.text(1.0, 1.04 * total, "FRS", color=RED, fontsize=9, ha="right", transform=axes.get_yaxis_transform())
+    axes.set_yscale("log")
+    axes.set_xticks(sorted({row["K"] for row in ours}))
+    sizes = "" if kind == "equal" else ", natural sizes (mean over clients)"
+    axes.set_title(f"forgetting one {level}{sizes}", fontsize=10)
+    axes.set_xlabel("clients per round, K")
+    axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=2 if len(lines) > 4 else 1)  # noqa: PLR2004
+    clean(axes)
+
+
+def draw_requests(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
+    """Figure 3: a figure for each dataset and R, requests at once on the left and in a stream on the right."""
+    paths = []
+    for (dataset, rounds), group in by(rows, "dataset", "R").items():
+        name = f"requests-{dataset}-R{rounds}"
+        paths += save(directory, name, lambda group=group: _requests(group))  # type: ignore[misc]
+    return paths
+
+
+def _requests(rows: Sequence[Row]) -> Figure:
+    figure, axes = new_figure(2, height=4.6)
+    first = rows[0]
+    for place, kind in enumerate((AT_ONCE, IN_A_STREAM)):
+        _requests_panel(axes[0][place], [row for row in rows if row["method"] == "FATS" and row["kind"] == kind], kind)
+    axes[0][0].set_ylabel("mean unlearning time (steps)")
+    figure.suptitle(
+        f"{NAMES[first['dataset']]}: client requests, M = {first['M']:,}, R = {first['R']}, E = {first['E']}",
+        fontsize=11,
+    )
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    keys = exact_keys()
+    figure.legend(
+        [*handles, *keys], [*labels, *(key.get_label() for key in keys)], loc="outside lower center", ncols=6,
+        frameon=False, fontsize=9,
+    )  # fmt: skip
+    return figure
+
+
+def _requests_panel(axes: Axes, rows: Sequence[Row], kind: str) -> None:
+    lines = by(sorted(rows, key=lambda row: row["K"]), "K")
+    for colour, ((slots,), group) in zip(shades(len(lines)), lines.items(), strict=True):
+        points = by(sorted(group, key=lambda row: row["requests"]), "requests")
+        x = [key[0] for key in points]
+        axes.plot(x, [pooled_mean(each, "theory_steps") for each in points.values()], color=colour, linewidth=1.3)
+        axes.plot(x, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4,
+                  label=f"K = {slots}, ρ$_C$ = {group[0]['rho_c']:.2f}")  # fmt: skip
+    total = rows[0]["R"] * rows[0]["E"]
+    most = max(row["requests"] for row in rows)
+    _frs(axes, total, most, kind)
+    axes.set_xticks(range(1, most + 1))
+    axes.set_xlabel("client requests")
+    axes.set_title("all at once" if kind == AT_ONCE else kind, fontsize=10)
+    axes.set_ylim(bottom=0)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    clean(axes)
+
+
+def _frs(axes: Axes, total: int, most: int, kind: str) -> None:
+    """One retraining for requests at once, one for each of a stream."""
+    x: list[Any] = [1, most]
+    y = [total, total] if kind == AT_ONCE else [total, most * total]
+    axes.plot(x, y, color=RED, linestyle="--", linewidth=1.5)
+    place = (0.98, total * 0.985) if kind == AT_ONCE else (0.60, 0.72 * most * total)
+    axes.text(
+        *place, "FRS" if kind == AT_ONCE else "FRS after each", color=RED, fontsize=9, ha="right",
+        va="top" if kind == AT_ONCE else "center", transform=axes.get_yaxis_transform(),
+    )  # fmt: skip
+    axes.margins(x=0.04)
+    axes.tick_params(colors=INK)

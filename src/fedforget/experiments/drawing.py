@@ -1,0 +1,98 @@
+"""What the figures share: colours, axes, legends, and both files of each figure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedforget.experiments.rows import Row
+from fedforget.plots.picture import BLUE, FAINT, GREY, INK, RED, save_picture
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+METHOD_COLOURS = {"FATS": BLUE, "FRS": RED, "FedAvg": "#8a5a00"}
+NAMES = {
+    "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar-10": "CIFAR-10", "cifar-100": "CIFAR-100",
+    "femnist": "FEMNIST", "femnist-writers": "FEMNIST, real writers", "shakespeare": "Shakespeare", "digits": "digits",
+}  # fmt: skip
+LEVELS = {"sample": "samples", "client": "clients"}
+_THIN: Any = {"linewidth": 0.8, "alpha": 0.55, "zorder": 1}
+
+
+def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
+    """Draw a figure into NAME.png and NAME.svg."""
+    paths = [directory / f"{name}.png", directory / f"{name}.svg"]
+    for path in paths:
+        save_picture(path, draw)
+    return paths
+
+
+def new_figure(
+    columns: int, rows: int = 1, *, height: float = 3.7, width: float = 4.9, **more: Any
+) -> tuple[Figure, Any]:
+    """A figure and its panels, always as a list of lists."""
+    from matplotlib import figure as pages  # noqa: PLC0415 (only when a picture is drawn)
+
+    figure = pages.Figure(figsize=(width * columns, height * rows), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False, **more)
+
+
+def shades(count: int) -> list[Any]:
+    """Colours in a readable order, from dark to light, none too pale for white paper."""
+    import matplotlib as mpl  # noqa: PLC0415 (only when a picture is drawn)
+
+    colours = mpl.colormaps["viridis"]
+    return [colours(0.85 * place / max(1, count - 1)) for place in range(count)]
+
+
+def clean(axes: Axes) -> None:
+    axes.grid(color=FAINT, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def behind(axes: Axes, curve: Sequence[tuple[float, float]], colour: Any) -> None:
+    """A published curve, thin, behind ours."""
+    if curve:
+        x, y = zip(*curve, strict=True)
+        axes.plot(x, y, color=colour, linestyle=(0, (1, 1)), **_THIN)
+
+
+def legend_below(figure: Figure, axes: Axes, columns: int, title: str = "", extra: Sequence[Any] = ()) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    handles = [*handles, *extra]
+    labels = [*labels, *(each.get_label() for each in extra)]
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, title=title)
+
+
+def published_key() -> Any:
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+
+    return Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")
+
+
+def exact_keys() -> list[Any]:
+    """What points and lines stand for."""
+    from matplotlib.lines import Line2D  # noqa: PLC0415
+
+    return [
+        Line2D([], [], color=INK, marker="o", linestyle="", markersize=4.5, label="measured"),
+        Line2D([], [], color=INK, linewidth=1.3, label="exact expectation"),
+    ]
+
+
+def pooled_mean(rows: Sequence[Row], column: str) -> float:
+    """The mean over runs, each with its number of targets."""
+    weights = [row["count"] or 1 for row in rows]
+    return float(sum(weight * row[column] for weight, row in zip(weights, rows, strict=True)) / sum(weights))
+
+
+def by(rows: Sequence[Row], *columns: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Rows in groups of equal values, in the order of first appearance."""
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[column] for column in columns), []).append(row)
+    return groups

@@ -1,0 +1,126 @@
+"""The trainings of the experiments: which data, which plan, which requests, at which scale."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.plan import LocalOptimizer, Plan
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.algorithm.streams import numpy_stream
+from fedforget.baselines.method import Problem
+from fedforget.data.check import is_found
+from fedforget.data.federations import DataChoice, Federation, chosen, model_settings
+from fedforget.data.places import find
+from fedforget.data.registry import DIGITS, dataset_of
+from fedforget.errors import InvalidInput, quoted
+from fedforget.experiments.cells import SMALL, SMOKE, Choice
+from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
+from fedforget.presets import PRESETS, TUNED
+from fedforget.training.models import build_model
+
+WRITERS = "femnist-writers"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One training: the plan up to the horizon, the round of the requests, and how many there are."""
+
+    dataset: str  # the name of a preset, or digits
+    plan: Plan
+    request_round: int
+    requests: int
+    streaming_horizon: int = 0
+    streaming_rounds: tuple[int, ...] = STREAMING_ROUNDS
+
+    def with_plan(self, **changes: int) -> Training:
+        return replace(self, plan=replace(self.plan, **changes))  # type: ignore[arg-type]
+
+
+# At every scale: K, b and E of the demonstration.
+_DIGITS = Training(DIGITS, Plan(3, 4, 5, 50, LocalOptimizer(lr=0.3, momentum=0.5)), 30, 3, 60, (15, 30, 45))
+
+
+def training_of(dataset: str) -> Training:
+    """A dataset's training with the plan of its preset and the tuned optimiser."""
+    if dataset == DIGITS:
+        return _DIGITS
+    if dataset not in PRESETS:
+        raise InvalidInput(f"unknown dataset {quoted(dataset)}", hint=f"use one of: {', '.join((*PRESETS, DIGITS))}")
+    preset, schedule = PRESETS[dataset], SCHEDULES[dataset]
+    optimizer = preset.optimizer(TUNED)
+    plan = Plan(preset.clients_per_round, preset.batch_size, preset.local_steps, schedule.horizon, optimizer)
+    return Training(dataset, plan, preset.rounds, schedule.requests, schedule.streaming_horizon)
+
+
+def datasets_of(choice: Choice, names: tuple[str, ...]) -> list[str]:
+    """The datasets of an experiment: those that were asked for, else its own; digits stand in at ``smoke``.
+
+    Raises DataMissing if one is not here, before anything is computed.
+    """
+    found = [name for name in choice.datasets if name in names or name == DIGITS]
+    if not choice.datasets:
+        found = [DIGITS] if choice.scale == SMOKE else list(names)
+    for name in found:
+        if name != DIGITS:
+            find(dataset_of(PRESETS[name].data), choice.data_dir)
+    return found
+
+
+def is_available(dataset: str, choice: Choice) -> bool:
+    """Whether the data of a dataset are here."""
+    return dataset == DIGITS or is_found(PRESETS[dataset].data, choice.data_dir) is not None
+
+
+def natural_sizes(dataset: str, choice: Choice) -> list[int]:
+    """The sizes of a dataset's natural clients; none if its data are not here."""
+    if not is_available(dataset, choice):
+        return []
+    return chosen(DataChoice(PRESETS[dataset].data, None, "natural", None, choice.data_dir), bytes(32)).sizes()
+
+
+def federation_of(dataset: str, seed: bytes, choice: Choice) -> Federation:
+    if dataset == DIGITS:
+        return chosen(DataChoice(), seed)
+    preset = PRESETS[dataset]
+    return chosen(DataChoice(preset.data, preset.clients, preset.partition, None, choice.data_dir), seed)
+
+
+def build_problem(training: Training, seed: int, choice: Choice) -> Problem:
+    """Data, model and initial weights of a training; everything random is a function of the seed."""
+    root = f"reproduce/{training.dataset}/{seed}"
+    source = SeedSource(root)
+    federation = federation_of(training.dataset, source.partition(), choice)
+    module = build_model(model_settings(federation.models, None), source.initial_model())
+    return Problem.of(training.plan, module, federation.data(federation.owners()), root, choice.workforce)
+
+
+def choose_requests(problem: Problem, level: str, count: int, seed: int) -> list[Request]:
+    """Clients, or samples of different clients, chosen without looking at the draws."""
+    stream = numpy_stream(SeedSource(f"requests/{level}/{seed}").partition())
+    members = problem.data.members()
+    clients = [list(members)[place] for place in stream.choice(len(members), count, replace=False)]
+    if level == "client":
+        return [Request(client) for client in clients]
+    return [Request(client, members[client].ids[int(stream.integers(len(members[client])))]) for client in clients]
+
+
+def leaving_clients(requests: Sequence[Request]) -> set[Id]:
+    """The clients that requests remove as a whole."""
+    return {request.client for request in requests if request.sample is None}
+
+
+def halved(training: Training, scale: str) -> Training:
+    """Half the rounds at ``small``: ρ halves with them."""
+    if scale != SMALL:
+        return training
+    plan = replace(training.plan, rounds=max(2, training.plan.rounds // 2))
+    return replace(
+        training,
+        plan=plan,
+        request_round=max(1, training.request_round // 2),
+        streaming_horizon=training.streaming_horizon // 2,
+        streaming_rounds=tuple(round_ // 2 for round_ in training.streaming_rounds),
+    )

@@ -1,0 +1,200 @@
+"""Carry out experiments: cells that are not finished yet, then files, figures and the report."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import fedforget
+from fedforget.data.registry import DIGITS
+from fedforget.disk.files import storage_errors, write_durably
+from fedforget.errors import InvalidInput, quoted
+from fedforget.experiments import datasets, efficiency, performance, requests, streaming, tradeoff
+from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.draw_times import draw_efficiency, draw_requests
+from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
+from fedforget.experiments.published import Published
+from fedforget.experiments.report import SETTINGS, read_settings, write_report
+from fedforget.experiments.rows import ResultsFile, Row, read_rows
+from fedforget.experiments.tables import (
+    Table,
+    datasets_table,
+    efficiency_table,
+    family_of,
+    lives_table,
+    requests_table,
+    tradeoff_table,
+)
+from fedforget.presets import PRESETS
+
+Draw = Callable[[Sequence[Row], Path, Published], list[Path]]
+Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """An experiment: what it computes, what it draws and what it tabulates."""
+
+    name: str
+    what: str
+    cells: Callable[[Choice], Iterable[Cell]]
+    draw: Draw
+    tables: Callable[[Sequence[Row]], list[Table]]
+    trains: tuple[str, ...] = ()  # the datasets that it trains on
+
+
+def _nothing(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
+    return []
+
+
+EXPERIMENTS = {
+    each.name: each
+    for each in (
+        Experiment(datasets.NAME, "Table 2", datasets.cells, _nothing, datasets_table),
+        Experiment(efficiency.NAME, "Figures 2 and 6", efficiency.cells, draw_efficiency, efficiency_table),
+        Experiment(requests.NAME, "Figure 3", requests.cells, draw_requests, requests_table),
+        Experiment(
+            performance.NAME, "Figures 1 and 5", performance.cells, draw_lives, lives_table, performance.DATASETS
+        ),
+        Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, lives_table, streaming.DATASETS),
+        Experiment(tradeoff.NAME, "Figures 4 and 7", tradeoff.cells, draw_tradeoff, tradeoff_table, tradeoff.DATASETS),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The outcome of one experiment."""
+
+    experiment: Experiment
+    rows: list[Row]
+    figures: list[Path]
+    tables: list[Table]
+    computed: int  # cells of this call
+    skipped: int  # cells that were finished before
+
+    def as_dict(self) -> dict[str, Any]:
+        found = family_of(self.rows)
+        return {
+            "rows": len(self.rows),
+            "cells_computed": self.computed,
+            "cells_skipped": self.skipped,
+            "figures": [str(path) for path in self.figures],
+            "theory": {**asdict(found), "agrees": found.agrees} if found.points else None,
+            "tables": [asdict(table) for table in self.tables],
+        }
+
+
+def reproduce(
+    names: Sequence[str],
+    choice: Choice,
+    out: Path,
+    published: Published,
+    *,
+    say: Callable[[str], None],
+    progress: Progress,
+) -> dict[str, Part]:
+    """Compute what is missing in ``out``, and write CSV, JSON, figures and ``report.html``."""
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
+    _check_datasets(choice)
+    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}  # refuses what cannot be done
+    if not any(work.values()):
+        raise InvalidInput(
+            f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
+            hint="leave out --dataset to see the experiment's own datasets",
+        )
+    with storage_errors(out):
+        out.mkdir(parents=True, exist_ok=True)
+    files = {name: ResultsFile(out / f"{name}.csv") for name in names}
+    pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
+    say(_forecast(work, pending))
+    parts = {}
+    for name in names:
+        _compute(files[name], pending[name], name, progress)
+        if pending[name]:
+            write_settings(out, name, choice)
+        parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
+    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    return parts
+
+
+def _check_datasets(choice: Choice) -> None:
+    known = (*PRESETS, DIGITS)
+    for name in choice.datasets:
+        if name not in known:
+            raise InvalidInput(f"unknown dataset {quoted(name)}", hint=f"use one of: {', '.join(known)}")
+
+
+def _forecast(work: dict[str, list[Cell]], pending: dict[str, list[Cell]]) -> str:
+    total, left = sum(map(len, work.values())), [cell for cells in pending.values() for cell in cells]
+    done = f", {total - len(left)} of them finished before" if len(left) < total else ""
+    seconds = sum(cell.seconds for cell in left)
+    lasting = "less than a minute" if seconds < 60 else f"about {_duration(seconds)}"  # noqa: PLR2004
+    return f"{total} cells{done}; estimate: {lasting} on this machine if it is otherwise idle"
+
+
+def _duration(seconds: float) -> str:
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} hours"  # noqa: PLR2004
+
+
+def _compute(file: ResultsFile, pending: Sequence[Cell], name: str, progress: Progress) -> None:
+    with progress(name, len(pending)) as advance:
+        for number, cell in enumerate(pending, start=1):
+            file.append(cell.name, cell.compute())
+            advance(number)
+
+
+def _finish(
+    experiment: Experiment, rows: list[Row], out: Path, published: Published, pending: Sequence[Cell],
+    work: Sequence[Cell],
+) -> Part:  # fmt: skip
+    figures = experiment.draw(rows, out, published) if rows else []
+    tables = experiment.tables(rows) if rows else []
+    part = Part(experiment, rows, figures, tables, len(pending), len(work) - len(pending))
+    write_durably(out / f"{experiment.name}.json", _json({**part.as_dict(), "cells": rows}))
+    return part
+
+
+def redraw(out: Path, published: Published) -> dict[str, Part]:
+    """Figures, tables and report of every CSV in a directory, without computing anything."""
+    parts = {}
+    for name, experiment in EXPERIMENTS.items():
+        if (out / f"{name}.csv").exists():
+            parts[name] = _finish(experiment, read_rows(out / f"{name}.csv"), out, published, (), ())
+    if not parts:
+        raise InvalidInput(f"{out} holds no results", hint="give the --out of an earlier `fedforget reproduce`")
+    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    return parts
+
+
+def write_settings(out: Path, name: str, choice: Choice) -> None:
+    """Note how an experiment's results came about: the last choice, versions and machine."""
+    write_durably(out / SETTINGS, _json({**read_settings(out), name: settings_of(choice)}))
+
+
+def settings_of(choice: Choice) -> dict[str, Any]:
+    import torch  # noqa: PLC0415 (slow)
+
+    return {
+        "scale": choice.scale, "runs": choice.runs, "seeds": list(choice.seeds), "datasets": list(choice.datasets),
+        "federation": choice.workforce.federation, "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "fedforget": fedforget.__version__, "python": platform.python_version(), "numpy": np.__version__,
+        "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}",
+        "cores": os.cpu_count(),
+    }  # fmt: skip
+
+
+def _json(value: Any) -> bytes:
+    return (json.dumps(value, indent=1, ensure_ascii=False, allow_nan=True) + "\n").encode()

@@ -1,0 +1,83 @@
+"""The page of results: written from the rows in a directory, never by hand."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from fedforget.disk.files import storage_errors, write_durably
+from fedforget.experiments.cells import PAPER
+from fedforget.experiments.claims import CLAIMS
+from fedforget.experiments.report import settings_table, shown
+from fedforget.experiments.reproduce import EXPERIMENTS, Part
+from fedforget.experiments.tables import Table
+
+_HEAD = """# Results
+
+This page is written by `fedforget reproduce report --out {directory} --markdown {page}` from the CSV files in
+[{directory}]({link}). Every number in it was computed; what has not run is called "not measured".
+
+With exact unlearning the final accuracy is that of retraining by construction. What unlearning saves is computation;
+the drop in accuracy measures only how far a method went back.
+
+All methods get the same data, partition, initial weights, requests, E, b and learning rate: that of the preset, tuned
+once on held-out training data with the plan of FATS ([data](data.md)). No method is tuned on its own.
+"""
+_SETTINGS = """
+{settings}
+`fedforget reproduce NAME --scale paper --out {directory}` computes what is missing and keeps what is there. Published
+curves come from a file that the caller gives (`--published FILE` or `FEDFORGET_PUBLISHED`): a CSV with the columns
+`figure`, `line`, `x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`. No
+published data come with FedForget.
+"""
+
+
+def write_results(out: Path, page: Path, parts: Mapping[str, Part]) -> None:
+    """Write the page with claims, tables and figures."""
+    with storage_errors(page):
+        place = page.resolve().parent
+    link = Path(os.path.relpath(out.resolve(), place)).as_posix()
+    directory, name = _shown(out), _shown(page)
+    sections = [_HEAD.format(directory=directory, page=name, link=link), _claims(parts), _missing(parts)]
+    for part in parts.values():
+        sections.append(f"\n## {part.experiment.name.capitalize()}: {part.experiment.what}\n")
+        sections += [f"\n![{path.stem}]({link}/{path.name})\n" for path in part.figures if path.suffix == ".svg"]
+        sections += [_table(table) for table in part.tables]
+    sections.append(_SETTINGS.format(settings=_table(settings_table(out)), directory=directory))
+    write_durably(page, "".join(sections).encode())
+
+
+def _missing(parts: Mapping[str, Part]) -> str:
+    """What no row of the paper's scale is about yet."""
+    lines = []
+    for name, experiment in EXPERIMENTS.items():
+        rows = parts[name].rows if name in parts else []
+        absent = [each for each in experiment.trains if (each, PAPER) not in {(r["dataset"], r["scale"]) for r in rows}]
+        if absent:
+            lines.append(f"- `{name}` ({experiment.what}): {', '.join(absent)}")
+    return "\n## Not run yet at the paper's scale\n\n" + "\n".join(lines) + "\n" if lines else ""
+
+
+def _shown(path: Path) -> str:
+    """The path as a reader types it in the project's directory."""
+    try:
+        return path.resolve().relative_to(Path.cwd()).as_posix()
+    except ValueError:
+        return path.as_posix()
+
+
+def _claims(parts: Mapping[str, Part]) -> str:
+    results = {name: part.rows for name, part in parts.items()}
+    lines = ["\n## Claim by claim\n", "| section | the paper's claim, in our words | our figure | verdict |",
+             "|---|---|---|---|"]  # fmt: skip
+    for claim in CLAIMS:
+        figure, verdict = claim.found(results)
+        lines.append(f"| {claim.section} | {claim.says} | {figure} | {verdict} |")
+    return "\n".join(lines) + "\n"
+
+
+def _table(table: Table) -> str:
+    lines = [f"\n### {table.title}\n", "| " + " | ".join(table.header) + " |", "|" + "---|" * len(table.header)]
+    lines += ["| " + " | ".join(map(shown, row)) + " |" for row in table.rows]
+    return "\n".join([*lines, "", *([table.note, ""] if table.note else [])])

@@ -1,0 +1,103 @@
+"""The test of measured times against theory: its laws are those of the planner, and it catches wrong counting."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.experiments import efficiency, requests, simulate
+from fedforget.experiments.cells import Choice
+from fedforget.experiments.family import FALSE_ALARM, Point, judge, law_of_time, pooled
+from fedforget.experiments.rows import COLUMNS
+from fedforget.experiments.tables import family_of
+from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost
+
+WORLD = {"clients": 630, "clients_per_round": 12, "batch_size": 60, "local_steps": 100, "rounds": 50}
+
+
+@pytest.mark.parametrize("slots", [1, 5, 12])
+def test_the_law_has_the_planners_expectation(slots: int) -> None:
+    world = {**WORLD, "clients_per_round": slots}
+    mean, variance = law_of_time(float(client_change(630, slots)), 50, 100)
+    assert mean == pytest.approx(forgetting_cost([Withdrawal(10, None)], **world).expected_steps)
+    assert variance > 0
+
+
+def test_the_variance_is_that_of_the_law() -> None:
+    mean, variance = law_of_time(0.5, 2, 1)  # 2 steps with 1/2, 1 with 1/4, none with 1/4
+    assert mean == pytest.approx(1.25)
+    assert variance == pytest.approx(0.5 * 4 + 0.25 * 1 - 1.25**2)
+
+
+def point(mean: float, count: int = 10_000) -> Point:
+    return Point("a", count, mean, 100.0, 900.0, 300.0)
+
+
+def test_a_mean_at_its_expectation_agrees() -> None:
+    assert judge([point(100.0), point(100.5)]).agrees
+
+
+def test_a_mean_far_from_its_expectation_disagrees() -> None:
+    found = judge([point(100.0), point(103.0)])
+    assert not found.agrees
+    assert found.adjusted < FALSE_ALARM
+
+
+def test_more_points_need_more_evidence() -> None:
+    """Without the adjustment for the family, hundreds of points would raise false alarms."""
+    alone = judge([point(101.2)])
+    assert judge([point(101.2), *(point(100.0) for _ in range(200))]).adjusted > alone.adjusted
+
+
+def test_the_bound_is_conservative() -> None:
+    """On the exact law itself, deviations are rarer than the bound says."""
+    rng = np.random.default_rng(5)
+    change, rounds, steps = 0.03, 30, 10
+    mean, variance = law_of_time(change, rounds, steps)
+    first = rng.geometric(change, size=(2000, 400))
+    means = np.where(first > rounds, 0, (rounds - first + 1) * steps).mean(1)
+    for level in (0.2, 0.05):
+        tails = np.array([Point("", 400, value, mean, variance, rounds * steps).tail for value in means])
+        assert (tails <= level).mean() <= level
+
+
+def test_counting_from_the_last_use_is_caught() -> None:
+    """The published client-level times count from the last use; the family test notices."""
+    clients, rounds, local_steps, slots = 630, 50, 100, 12
+    parts_first: list[tuple[int, float, float, float, float]] = []
+    parts_last: list[tuple[int, float, float, float, float]] = []
+    for seed in range(5):
+        drawn = simulate.draw_slots(SeedSource(f"last/{seed}"), clients, rounds, slots)
+        theory = forgetting_cost([Withdrawal(10, None)], **WORLD).expected_steps
+        _, variance = law_of_time(float(client_change(clients, slots)), rounds, local_steps)
+        for parts, when in (
+            (parts_first, simulate.first_rounds(drawn, clients, (slots,))[slots]),
+            (parts_last, simulate.last_rounds(drawn, clients, slots)),
+        ):
+            mean = float(simulate.steps_from_round(when, rounds, local_steps).mean())
+            parts.append((clients, mean, theory, variance, float(rounds * local_steps)))
+    assert judge([pooled("first", parts_first)]).agrees
+    assert not judge([pooled("last", parts_last)]).agrees
+
+
+def test_every_point_of_the_smoke_scale_agrees_with_theory() -> None:
+    choice = Choice("smoke", 1)
+    rows = [
+        {**dict.fromkeys(COLUMNS), **row}
+        for module in (efficiency, requests)
+        for cell in module.cells(choice)
+        for row in cell.compute()
+    ]
+    found = family_of(rows)
+    assert found.agrees
+    assert found.points > 500
+
+
+def test_ten_requests_at_once_cost_ninety_percent_of_retraining() -> None:
+    """FEMNIST with K = 10: 1, 5 and 10 clients at once."""
+    world = {"clients": 3550, "clients_per_round": 10, "batch_size": 1, "local_steps": 20, "rounds": 350}
+    shares = [
+        round(forgetting_cost([Withdrawal(1, None)] * count, **world).expected_steps / 7000, 3) for count in (1, 5, 10)
+    ]
+    assert shares == [0.365, 0.8, 0.9]

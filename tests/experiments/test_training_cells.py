@@ -1,0 +1,137 @@
+"""The experiments that train, on digits: their rows say what happened."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedforget.baselines.fats import Fats
+from fedforget.experiments import datasets, performance, streaming, tradeoff
+from fedforget.experiments.cells import Choice
+from fedforget.experiments.problems import build_problem, datasets_of, halved, training_of
+from fedforget.experiments.rows import COLUMNS
+from fedforget.experiments.settings import EFFICIENCY
+from fedforget.experiments.tables import family_of, paired_difference
+from fedforget.session.workforce import Workforce
+
+CHOICE = Choice("smoke", 1)
+Rows = list[dict[str, Any]]
+
+
+def rows_of(module: Any, choice: Choice = CHOICE) -> Rows:
+    return [{**dict.fromkeys(COLUMNS), **row} for cell in module.cells(choice) for row in cell.compute()]
+
+
+@pytest.fixture(scope="module")
+def lived() -> Rows:
+    return rows_of(performance)
+
+
+def test_performance_has_curves_key_points_and_a_summary_for_each_method_and_level(lived: Rows) -> None:
+    kinds = {(row["method"], row["level"], row["kind"]) for row in lived}
+    for method in ("FATS", "FRS"):
+        for level in ("sample", "client"):
+            for kind in ("learned", "removed", "learned again", "before", "lowest", "end", "summary"):
+                assert (method, level, kind) in kinds
+
+
+def test_rounds_computed_reach_the_horizon(lived: Rows) -> None:
+    for row in lived:
+        if row["kind"] == "summary":
+            assert row["rounds_computed"] >= training_of("digits").plan.rounds
+
+
+def test_methods_learn_the_same_until_the_request_at_both_levels(lived: Rows) -> None:
+    curves: dict[tuple[str, str], list[float]] = {}
+    for row in lived:
+        if row["kind"] == "learned":
+            curves.setdefault((row["method"], row["level"]), []).append(row["accuracy"])
+    assert curves["FATS", "sample"] == curves["FATS", "client"]
+    assert curves["FATS", "sample"] != curves["FRS", "sample"]
+
+
+def test_the_pool_gives_the_same_rows(lived: Rows) -> None:
+    pooled = rows_of(performance, Choice("smoke", 1, workforce=Workforce("pool", 2)))
+    clock = {"seconds"}
+    assert [{k: v for k, v in row.items() if k not in clock} for row in pooled] == [
+        {k: v for k, v in row.items() if k not in clock} for row in lived
+    ]
+
+
+def test_streaming_stops_at_its_horizon_and_has_three_arrivals() -> None:
+    rows = rows_of(streaming)
+    horizon, arrivals = training_of("digits").streaming_horizon, list(training_of("digits").streaming_rounds)
+    for method in ("FATS", "FRS"):
+        of_method = [row for row in rows if row["method"] == method and row["level"] == "client"]
+        assert [row["rounds_computed"] for row in of_method if row["kind"] == "removed"] == arrivals
+        assert max(row["rounds_computed"] for row in of_method if row["kind"] == "learned again") == horizon
+
+
+def test_tradeoff_times_are_those_of_the_first_uses() -> None:
+    training = training_of("digits").with_plan(rounds=10)
+    problem = build_problem(training, 1, CHOICE)
+    method = Fats(problem)
+    method.learn(10)
+    plan, members = problem.plan, problem.data.members()
+    by_hand = []
+    for client in members:
+        first = method.first_rounds().get(client)
+        by_hand.append(0 if first is None else (10 - first + 1) * plan.local_steps)
+    assert tradeoff.times(problem, method, "client")["steps"] == pytest.approx(np.mean(by_hand))
+    found = tradeoff.times(problem, method, "sample")
+    assert 0 < found["steps"] < tradeoff.times(problem, method, "client")["steps"]
+    assert found["theory_steps"] == pytest.approx(found["steps"], rel=0.5)
+
+
+def test_measured_times_of_the_tradeoff_agree_with_theory_and_half_of_them_would_not() -> None:
+    rows = rows_of(tradeoff, Choice("paper", 5, ("digits",)))
+    assert family_of(rows).agrees
+    halves = [{**row, "steps": row["steps"] / 2} for row in rows]
+    assert not family_of(halves).agrees
+
+
+def test_the_table_of_datasets_has_the_printed_rho() -> None:
+    rows = rows_of(datasets, Choice("smoke", 1))
+    realised = {row["dataset"]: (row["rho_c"], row["rho_s"]) for row in rows if row["kind"] == "printed"}
+    assert realised["mnist"] == (0.5, 0.25)
+    assert realised["femnist"] == pytest.approx((0.492, 0.431), abs=0.001)
+    assert realised["shakespeare"] == pytest.approx((0.909, 0.979), abs=0.001)
+    assert len(realised) == 6
+
+
+def test_lines_of_the_efficiency_figures_end_where_rho_reaches_one() -> None:
+    for grid in EFFICIENCY.values():
+        for clients in grid.clients:
+            for slots, batch in grid.points(clients):
+                assert grid.rho_c(slots, clients) <= 1
+                assert grid.level == "client" or grid.rho_s(slots, batch, clients) <= 1
+    published = EFFICIENCY["shakespeare sample R=50"].points(660)
+    assert max(slots for slots, batch in published if batch == 60) == 12
+    assert max(slots for slots, batch in published if batch == 80) == 8
+
+
+def test_small_halves_the_rounds() -> None:
+    training = training_of("mnist")
+    assert halved(training, "paper") is training
+    small = halved(training, "small")
+    assert (small.plan.rounds, small.request_round) == (25, 15)
+
+
+def test_smoke_takes_digits_and_other_scales_do_not() -> None:
+    assert datasets_of(CHOICE, ("mnist",)) == ["digits"]
+    assert datasets_of(Choice("paper", 1, ("digits",)), ("mnist",)) == ["digits"]
+
+
+def test_the_paired_difference_has_a_t_interval() -> None:
+    pairs = [(0.5, 0.4), (0.6, 0.4), (0.7, 0.4)]
+    rows = [
+        {"kind": "summary", "level": "client", "method": method, "seed": seed, "accuracy": value}
+        for seed, (fats, frs) in enumerate(pairs)
+        for method, value in (("FATS", fats), ("FRS", frs))
+    ]
+    seeds, mean, half = paired_difference(rows) or (0, 0.0, None)
+    assert seeds == 3
+    assert mean == pytest.approx(0.2)
+    assert half == pytest.approx(4.303 * 0.1 / np.sqrt(3))
