@@ -20,7 +20,7 @@ from fedforget.data.ownership import Partition, places_by
 from fedforget.data.places import find
 from fedforget.data.registry import VIRTUAL, dataset_of
 from fedforget.data.stored import StoredData
-from fedforget.presets import PRESETS, Preset
+from fedforget.experiments.presets import PRESETS, Preset
 from fedforget.training.models import build_model
 
 GRID = [(0.03, 0.0), (0.1, 0.0), (0.3, 0.0), (0.003, 0.9), (0.01, 0.9), (0.03, 0.9)]  # learning rate, momentum

@@ -13,7 +13,7 @@ import pytest
 
 from fedforget.data import hub, places, registry
 from fedforget.data.places import VARIABLE
-from fedforget.presets import PRESETS, preset_of
+from fedforget.experiments.presets import PRESETS, preset_of
 from tests.cli.commandline import call, function_of, good, good_json, refused, state
 from tests.data import made_up
 

@@ -13,7 +13,7 @@ from fedforget.data.ownership import Partition
 from fedforget.data.places import VARIABLE, read_below
 from fedforget.data.registry import DATASETS, NATURAL, VIRTUAL
 from fedforget.data.source import Source
-from fedforget.table2 import table2
+from fedforget.experiments.table2 import table2
 from tests.helpers import numbered_seed
 
 BASE = os.environ.get(VARIABLE)

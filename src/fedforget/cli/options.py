@@ -24,8 +24,8 @@ from fedforget.algorithm.plan import (
 from fedforget.data.federations import DataChoice
 from fedforget.data.registry import DIGITS, NATURAL, VIRTUAL
 from fedforget.errors import InvalidInput, PlanRefused, quoted
+from fedforget.experiments.presets import preset_of
 from fedforget.federation.pool import PATIENCE
-from fedforget.presets import preset_of
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
 DataDir = Annotated[

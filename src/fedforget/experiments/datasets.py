@@ -7,8 +7,8 @@ from functools import partial
 
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.rows import Row
-from fedforget.table2 import Numbers, table2
-from fedforget.table2 import Row as TableRow
+from fedforget.experiments.table2 import Numbers, table2
+from fedforget.experiments.table2 import Row as TableRow
 
 NAME = "datasets"
 PRINTED = "printed"

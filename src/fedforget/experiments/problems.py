@@ -17,8 +17,8 @@ from fedforget.data.places import find
 from fedforget.data.registry import DIGITS, dataset_of
 from fedforget.errors import InvalidInput, quoted
 from fedforget.experiments.cells import SMALL, SMOKE, Choice
+from fedforget.experiments.presets import PRESETS, TUNED
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
-from fedforget.presets import PRESETS, TUNED
 from fedforget.training.models import build_model
 
 WRITERS = "femnist-writers"

@@ -22,6 +22,7 @@ from fedforget.experiments import datasets, efficiency, performance, requests, s
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
+from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
 from fedforget.experiments.report import SETTINGS, read_settings, write_report
 from fedforget.experiments.rows import ResultsFile, Row, read_rows
@@ -34,7 +35,6 @@ from fedforget.experiments.tables import (
     requests_table,
     tradeoff_table,
 )
-from fedforget.presets import PRESETS
 
 Draw = Callable[[Sequence[Row], Path, Published], list[Path]]
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]

@@ -1,4 +1,4 @@
-"""What the authors published beside Table 2 (``fedforget.presets``): horizons, requests, grids of the figures."""
+"""What the authors published beside Table 2 (``presets``): horizons, requests, grids of the figures."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federations import DataChoice, StoredFederation, chosen
 from fedforget.errors import DataMissing
-from fedforget.presets import PRESETS, Preset
+from fedforget.experiments.presets import PRESETS, Preset
 
 
 @dataclass(frozen=True, slots=True)
