@@ -12,7 +12,7 @@ from fedforget.algorithm.seeds import Seed
 
 
 class ServerInMemory:
-    """A ``ServerMemory`` that keeps its states in a dictionary, starting with ``state`` after ``rounds_done`` rounds."""
+    """A ``ServerMemory`` that keeps its states in a dictionary, beginning with ``state`` of ``rounds_done``."""
 
     def __init__(self, plan: Plan, roster: IdSet, state: State, rounds_done: int = 0) -> None:
         self._plan = plan
