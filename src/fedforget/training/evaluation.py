@@ -1,4 +1,4 @@
-"""How good a model is on the server's test set."""
+"""Accuracy of a model on the server's test set."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedforget.errors import InvalidInput
 from fedforget.training.sample_cache import as_tensor
 from fedforget.training.weights import Weights, float_type, load_weights
 
-_PIECE = 500  # samples at a time: the same pieces everywhere give the same numbers, and bound the memory
+_PIECE = 500  # samples at a time: fixed, so that results are reproducible and memory is bounded
 
 
 class TestSet:
     """The server's test samples (x, y) in the type that a module computes in."""
 
-    __test__ = False  # no test of ours, whatever pytest thinks of the name
+    __test__ = False  # not a pytest class, despite its name
 
     def __init__(self, module: nn.Module, samples: tuple[NDArray[Any], NDArray[Any]]) -> None:
         self._module = module
@@ -26,7 +26,7 @@ class TestSet:
         self._y: Tensor = as_tensor(samples[1])
 
     def count_correct(self, weights: Weights) -> tuple[int, int]:
-        """How many test samples a classifier with these weights gets right, and of how many."""
+        """Return how many test samples a classifier with these weights gets right, and of how many."""
         load_weights(self._module, weights)
         self._module.eval()
         correct = 0
