@@ -68,9 +68,10 @@ class TorchLearner:
     def train_part(
         self, work: LocalRound, start: int, stop: int, halfway: Weights | None = None, into: Weights | None = None
     ) -> Trained:
-        """Train the steps from ``start`` up to ``stop`` of a local round; ``halfway`` is the result of the earlier ones.
+        """Train the steps from ``start`` up to ``stop`` of a local round.
 
-        The last part returns θ_k^(t). An earlier part returns what the next part needs, in ``into`` if given.
+        ``halfway`` is the result of the earlier steps. The last part returns θ_k^(t). An earlier part returns what the
+        next part needs, in ``into`` if given.
         """
         if halfway is None or self._settings.prox:
             load_weights(self._module, work.model)
@@ -176,8 +177,9 @@ class TorchLearner:
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
             f"the loss became NaN or infinite at {_where(work, index)}",
-            hint="the round was not committed; look at its samples and forget the faulty one with `--basis model-informed` "
-            '(in Python basis="model-informed"), because the draw revealed it; or lower the learning rate in a new run',
+            hint="the round was not committed; look at its samples and forget the faulty one with "
+            '`--basis model-informed` (in Python basis="model-informed"), because the draw revealed it; '
+            "or lower the learning rate in a new run",
         )
 
 
