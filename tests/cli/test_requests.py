@@ -121,13 +121,13 @@ def test_receipt_verify_reports_the_guarantee(tmp_path: Path) -> None:
     good("forget", run, "--client", "2", "--basis", "model-informed")
     told, text = good_json(*verify, *key, "--run", run), good(*verify, *key, "--run", run).out
     assert (told["ok"], told["seeds_tainted"], told["seeds_tainted_now"]) == (True, False, True)
-    over = "equality in law is over for these seeds until --new-seed"
+    over = "receipts claim `path` until --new-seed"
     assert f"note: {told['note']}" in text.splitlines()
-    assert told["note"].startswith("a later request looked at the draws")
+    assert told["note"].startswith("a later request was model-informed or of unknown basis")
     assert over in told["note"]
     shown = good("receipt", "show", run, receipt["id"])
     assert json.loads(shown.out)["payload"]
-    assert shown.err.startswith("note: a request looked at the draws")
+    assert shown.err.startswith("note: a request was model-informed or of unknown basis")
     assert over in shown.err
 
 
