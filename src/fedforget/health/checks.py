@@ -1,4 +1,4 @@
-"""Examine every file of a run independently: is it intact, and if not, what can the operator do?"""
+"""Examine every file of a run independently: whether it is intact, and a remedy if it is not."""
 
 from __future__ import annotations
 
