@@ -162,7 +162,7 @@ def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) 
                 problems = found.problems
             assert problems
             assert all(len(problem) > 20 for problem in problems)
-            tally("receipts/altered by who has the key, refused by the run")
+            tally("receipts/altered by a holder of the key, refused by the run")
 
 
 NAMED = {
@@ -272,7 +272,7 @@ def test_receipt_with_added_or_missing_claims_is_refused_by_the_run(run: Run) ->
         except ReceiptRefused:
             continue
         assert not found.ok, what
-        tally("receipts/altered by who has the key, refused by the run")
+        tally("receipts/altered by a holder of the key, refused by the run")
 
 
 def test_ambiguous_payload_is_refused(run: Run) -> None:
