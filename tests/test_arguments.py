@@ -114,7 +114,7 @@ class FileNamedInBytes:
     [5, None, b"run", "a\0b", Path("a\0b"), "a\ud800", FileNamedInBytes()],
     ids=["number", "none", "bytes", "NUL", "path with NUL", "half a character", "named in bytes"],
 )
-def test_what_is_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
+def test_impossible_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert "cannot be the path of a run" in refusal(lambda: opened(path))
     assert "cannot be the path of a receipt" in refusal(lambda: read_receipt(path, "key.pem"))
