@@ -82,7 +82,7 @@ def watched(sizes: dict[str, int]) -> Point:
     peak = 0.0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
         while child.poll() is None:
-            with contextlib.suppress(OSError):  # whoever ended meanwhile holds nothing
+            with contextlib.suppress(OSError):  # a process that ended meanwhile holds no memory
                 peak = max(peak, sum(map(held, family(child.pid))))
             time.sleep(INTERVAL)
         said = child.stdout.read() if child.stdout is not None else ""

@@ -70,7 +70,7 @@ def processors() -> float:
 
 
 def taken_by_others() -> float:
-    """Seconds of processors that everybody else took since the machine began; differences mean something.
+    """Processor seconds that other processes took since the machine started; only differences are meaningful.
 
     The machine's owner, if it is a virtual one, is among them.
     """

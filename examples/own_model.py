@@ -22,9 +22,9 @@ SCHOOLS = ("Aachen", "Bern", "Cork", "Dijon", "Evora", "Faro", "Gent", "Hull")
 
 
 def schools() -> tuple[dict[str, dict[str, tuple[np.ndarray, int]]], tuple[np.ndarray, np.ndarray]]:
-    """Each school's pupils, and a test set that belongs to nobody."""
+    """Each school's pupils, and a test set that belongs to no school."""
     images, labels = load_digits(return_X_y=True)
-    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # by a constant: a mean would remember who was in it
+    images = (images / 16).astype(np.float32).reshape(-1, 1, 8, 8)  # not by a mean: it would depend on erased pupils
     is_test = np.arange(len(labels)) % 5 == 0
     pupils: dict[str, dict[str, tuple[np.ndarray, int]]] = {name: {} for name in SCHOOLS}
     for place, row in enumerate(np.flatnonzero(~is_test)):
@@ -55,11 +55,11 @@ def main() -> None:
         run = Run(here / "run", plan, model=Network(), data=pupils, test=test, federation="pool")
         print(f"trained: accuracy {run.train().accuracy:.3f}")
 
-        # Somebody asks, without having looked at the model: that is what 'exogenous' says.
+        # A pupil asks for erasure without knowing the model: the basis is 'exogenous'.
         (receipt,) = run.forget(client="Bern", sample="pupil-2", basis="exogenous")
         redone = receipt.recomputed_steps
         print(f"forgot pupil-2 of Bern: recomputed {redone} of {plan.steps} steps, guarantee {receipt.guarantee}")
-        assert run.verify().ok  # replays everything on what is left, and compares every byte
+        assert run.verify().ok  # replays all rounds on the remaining data, and compares every byte
 
         # A whole school leaves.
         run.forget(client="Dijon", basis="exogenous")

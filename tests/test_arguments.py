@@ -114,7 +114,7 @@ class FileNamedInBytes:
     [5, None, b"run", "a\0b", Path("a\0b"), "a\ud800", FileNamedInBytes()],
     ids=["number", "none", "bytes", "NUL", "path with NUL", "half a character", "named in bytes"],
 )
-def test_what_is_no_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
+def test_impossible_path_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: Any) -> None:
     monkeypatch.chdir(tmp_path)
     assert "cannot be the path of a run" in refusal(lambda: opened(path))
     assert "cannot be the path of a receipt" in refusal(lambda: read_receipt(path, "key.pem"))
@@ -291,9 +291,14 @@ def test_wrong_kinds_of_ids_requests_and_flags_are_refused(tmp_path: Path, act: 
     assert caught.value.hint
 
 
-@pytest.mark.parametrize("labels", [np.array([0.5, 1.0]), np.zeros((2, 1, 1), np.int64), np.zeros((2, 1))])
-def test_test_labels_that_are_no_class_numbers_are_refused(labels: np.ndarray) -> None:
-    assert "class numbers" in refusal(lambda: FederatedData(DATA, (TEST_X, labels)))
+def test_test_labels_that_are_no_class_numbers_are_refused() -> None:
+    assert "class numbers" in refusal(lambda: FederatedData(DATA, (TEST_X, np.array([0.5, 1.0]))))
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (2, 1, 1)])
+def test_test_labels_of_another_shape_than_the_classes_are_refused(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    run = opened(tmp_path / "run", test=(TEST_X, np.zeros(shape, np.int64)))
+    assert "cannot be measured" in refusal(run.train)
 
 
 def test_module_that_changed_after_opening_is_refused_before_anything_changes(tmp_path: Path) -> None:

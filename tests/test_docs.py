@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
 import dataclasses
 import inspect
+import io
 import re
 import sqlite3
 import sys
+import tokenize
+from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
 
@@ -103,12 +107,12 @@ def test_no_row_of_the_table_names_a_code_that_does_not_exist() -> None:
     assert named == {error.code for error in all_errors()} | ends
 
 
-def test_codes_of_errors_are_their_own() -> None:
+def test_error_codes_are_unique() -> None:
     codes = [error.code for error in all_errors()]
     assert len(set(codes)) == len(codes)
 
 
-def test_the_module_of_errors_tells_the_same_codes() -> None:
+def test_docstring_of_errors_has_the_same_codes() -> None:
     told = dict(re.findall(r"^ +(\w+) .*\(exit (\d+)\)", errors.__doc__ or "", re.MULTILINE))
     assert {name: int(code) for name, code in told.items()} == {
         error.__name__: error.exit_code
@@ -186,7 +190,7 @@ def test_every_stage_of_a_request_is_documented() -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_internal_links_lead_somewhere(page: Path) -> None:
+def test_internal_links_have_targets(page: Path) -> None:
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     missing = []
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
@@ -210,11 +214,34 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
+INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", re.IGNORECASE)
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_pages_name_the_actor(page: Path) -> None:
     """Caller, process, client, server, operator, auditor; code aside."""
     prose = re.sub(r"`[^`]*`", "", page.read_text(encoding="utf-8"))
-    assert re.findall(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", prose, re.IGNORECASE) == []
+    assert INDEFINITE.findall(prose) == []
+
+
+def prose_of(path: Path) -> Iterator[str]:
+    """Yield the comments, docstrings and function names of a source file, not its other strings."""
+    text = path.read_text(encoding="utf-8")
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            yield token.string
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            yield ast.get_docstring(node) or ""
+            yield getattr(node, "name", "").replace("_", " ")
+
+
+@pytest.mark.parametrize("directory", ["src", "tests", "examples", "benchmarks"])
+def test_sources_name_the_actor(directory: str) -> None:
+    files = list((ROOT / directory).rglob("*.py"))
+    assert files
+    found = [(path.name, text) for path in files for text in prose_of(path) if INDEFINITE.search(text)]
+    assert found == []
 
 
 def test_every_page_is_linked_from_the_readme_or_an_index() -> None:

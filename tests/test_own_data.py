@@ -155,7 +155,7 @@ def test_changed_content_stops_training_but_can_be_forgotten(tmp_path: Path) -> 
     assert changed.verify().ok
 
 
-def test_data_that_went_missing_is_named(tmp_path: Path) -> None:
+def test_missing_data_is_named(tmp_path: Path) -> None:
     data = {0: numbers(4), 1: numbers(4, 1)}
     Run(tmp_path / "run", PLAN, model=linear(), data=data).train(2)
     with pytest.raises(DataChanged, match="client 1 is missing"):
@@ -168,7 +168,7 @@ def test_data_that_went_missing_is_named(tmp_path: Path) -> None:
     assert run.train().rounds_done == PLAN.rounds
 
 
-def test_asking_again_gives_each_its_own_receipt(tmp_path: Path) -> None:
+def test_repeated_forget_returns_the_same_receipts(tmp_path: Path) -> None:
     """A sample and its client in one batch: each went under its own request."""
     run = Run(tmp_path / "run", PLAN, model=linear(), data={k: numbers(4, seed=k) for k in range(4)}, seed=2)
     run.train()
@@ -204,7 +204,7 @@ def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", [7.5, True, b"x"], ids=repr)
-def test_a_seed_that_is_none_makes_no_run(tmp_path: Path, seed: Any) -> None:
+def test_impossible_seed_creates_no_run(tmp_path: Path, seed: Any) -> None:
     with pytest.raises(InvalidInput, match="cannot be a seed"):
         Run(tmp_path / "run", PLAN, model=linear(), data={0: numbers(3)}, seed=seed)
     assert not (tmp_path / "run").exists()

@@ -29,7 +29,7 @@ FILES = (
     "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
     "tests/store/test_hostile.py",
 )  # fmt: skip
-ONE_BY_ONE = ("--dist", "load", "--maxschedchunk", "1")  # the longest come first; whoever is free takes the next
+ONE_BY_ONE = ("--dist", "load", "--maxschedchunk", "1")  # the longest come first; a free worker takes the next
 PYTEST = ("-n", "logical", "--maxprocesses", "8", *ONE_BY_ONE, "-m", "slow or not slow")
 HANG = "faulthandler_timeout=3600"  # a single test may try many hundred points
 
@@ -62,53 +62,54 @@ def page(counts: Counter[str], minutes: float) -> str:
         order = [*SCENARIOS.values(), *sorted(found)]
         rows = [f"| {what} | {found[what]:,} |" for what in sorted(found, key=order.index)]
         if kind in ADDED_UP:
-            rows.append(f"| together | {sum(found.values()):,} |")
+            rows.append(f"| total | {sum(found.values()):,} |")
         parts.append(f"## {title}\n\n{text}\n\n| | |\n|---|---:|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
 
 
 INTRODUCTION = """Every count
-is of cases that came out as they must: a single one that did not would have stopped the writing of this page. `make
-check` runs a part of each."""
+is of cases that passed: a single failure would have stopped the writing of this page. `make check` runs a part of
+each."""
 
 ADDED_UP = {"kills", "power", "refusals", "damage", "receipts", "hostile"}
 SECTIONS = (
     (
         "kills",
         "Killed, and recovered",
-        """A process is ended by SIGKILL at the n-th write, fsync, rename, unlink or truncation, for every n, SQLite's
-own included (strace does it from outside, in the middle of a commit as well), and before calls that touch the disk in
-whichever thread. Then the same command is given again. The run directory's function part must be, byte for byte, that
-of an undisturbed run, with one receipt per request, and nothing else may be left over. The first six scenarios are
-tried at every point, the others at some.""",
+        """A process is killed with SIGKILL at the n-th write, fsync, rename, unlink or truncation, for every n,
+including SQLite's own (by strace, also in the middle of a commit), and before calls that touch the disk in any thread.
+Then the same command is given again. The run directory's function part must be, byte for byte, that of an undisturbed
+run, with one receipt per request and no other files. The first six scenarios are tried at every point, the others at
+some.""",
     ),
     (
         "power",
         "The power fails",
-        """What was written and not synced is there, is not, is torn, or comes in another order: every disk that can
-result, for our own files; for SQLite's commits, its write-ahead log cut and altered at and inside every frame. The same
-command must finish the work, and what was reported as done stays done.""",
+        """Writes that were not synced are present, missing, torn or reordered: every possible disk for our own files;
+for SQLite's commits, its write-ahead log cut and altered at and inside every frame. The same command must finish the
+work, and work that was reported as done must survive.""",
     ),
     (
         "refusals",
         "The system refuses",
-        """Each single call that can fail does so, once or from then on: the disk is full, a sync fails, the directory
-is read-only. The command must say so, with what to do, and the run be either untouched or finished by the same command.
-Limits on open files, and on memory in a worker, are tried as well, and not counted here.""",
+        """Each system call that can fail does so, once or from then on: the disk is full, a sync fails, the directory
+is read-only. The command must report it with a remedy, and the run must be unchanged or finished by the same command.
+Limits on open files and on memory in a worker are tried too, and not counted here.""",
     ),
     (
         "damage",
         "Damaged files",
-        """Bytes are flipped in every region of each file of a run, wholly or in one bit, and each file is cut. Every
-command must name the file and refuse, or give the answer that the whole run gives because it does not rely on the
-file; `doctor` must notice. (A byte of record.db that carries no content may change unnoticed.) The write-ahead logs
-that a crash leaves are altered, cut at and inside every frame, and deleted: refused by name, or nothing was lost.""",
+        """In every region of each file of a run, a byte or a single bit is flipped, and each file is cut. Every command
+must name the file and refuse it, or give the answer of the intact run because it does not rely on the file; `doctor`
+must report the damage. (A byte of record.db that carries no content may change unnoticed.) The write-ahead logs that a
+crash leaves are altered, cut at and inside every frame, and deleted: the command refuses them by name, or nothing was
+lost.""",
     ),
     (
         "lives",
         "State machine",
-        """Random lives of submitting, asking twice, cancelling, training, forgetting, adding, crashing and verifying.
-After each step the run must be, byte for byte, what learning from scratch on the present data gives.""",
+        """Random sequences of submitting, submitting twice, cancelling, training, forgetting, adding, crashing and
+verifying. After each step the run must be, byte for byte, what learning from scratch on the present data gives.""",
     ),
     (
         "markers",
@@ -120,9 +121,10 @@ included), of the log and of an export. The search finds them when a step of the
     (
         "hostile",
         "Directories made by an attacker",
-        """Over a thousand kinds: links, pipes, directories and giants in place of files, odd headers, views, triggers,
-wrong values in every column, texts that nest or never end. Every command must refuse clearly or give the right answer,
-within ten seconds and a gigabyte, touch nothing outside, and, if it only looks, change nothing inside.""",
+        """Over a thousand kinds: links, pipes, directories and huge files in place of files, odd headers, views,
+triggers, wrong values in every column, deeply nested or endless texts. Every command must refuse the directory or give
+the right answer, within ten seconds and a gigabyte, and touch nothing outside. A reading command must change nothing
+inside.""",
     ),
     (
         "receipts",

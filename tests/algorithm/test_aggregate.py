@@ -160,8 +160,8 @@ def test_fedadam_is_its_formula():
     assert all(moment.dtype == np.float64 for moment in state.optimizer.values())
 
 
-def test_fedadam_without_its_moments_goes_elsewhere():
-    """Which is why they are part of the state, and rewound with it."""
+def test_fedadam_without_its_moments_diverges():
+    """So the moments are part of the state, and are rewound with it."""
     aggregate = FedAdam(ServerOptimizer("fedadam"), frozenset({"w"}))
     first = aggregate(State({"w": np.zeros(1)}), [1], [TrainReply(1, {"w": np.ones(1)})])
     forgetful = aggregate(State(first.model), [1], [TrainReply(1, {"w": -np.ones(1)})])
@@ -169,7 +169,7 @@ def test_fedadam_without_its_moments_goes_elsewhere():
     assert proper.model["w"] != forgetful.model["w"]
 
 
-def test_aggregating_leaves_its_arguments_alone():
+def test_aggregation_does_not_change_its_arguments():
     state, replies = State(random_replies(1, [0])[0].model), random_replies(2)
     before = [comparable(state), *(comparable(State(each.model)) for each in replies)]
     for settings in (ServerOptimizer(), ServerOptimizer("fedadam")):

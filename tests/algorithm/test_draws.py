@@ -142,7 +142,7 @@ def test_a_seed_of_another_length_is_refused():
         PrfPriorities(bytes(16))
 
 
-def test_nobody_cannot_be_drawn():
+def test_draw_from_empty_roster_raises():
     with pytest.raises(ValueError, match="empty"):
         draw_clients_with_replacement(PrfPriorities(SEED), IdSet(()), 1, 1)
 
@@ -215,18 +215,18 @@ def test_one_half_of_a_priority_does_not_decide(column):
     assert halves != smallest(columns, 3).tolist() == [1, 2, 3]
 
 
-# ------------------------------------------------------------------------------------------------------ an id goes
+# ---------------------------------------------------------------------------------------------- an id is removed
 
 
 def check_slots(draw, seed, roster, gone):
-    """A slot changes only if it held who goes, and then another takes that slot alone."""
+    """A slot changes only if it held the removed client; then another client takes that slot alone."""
     before, after = draw(seed, roster), draw(seed, roster - {gone})
     for old, new in zip(before, after, strict=True):
         assert new == old if old != gone else new != gone
 
 
 def check_batch(draw, seed, samples, gone, size):
-    """A batch changes only if it held what goes, and then one other sample takes its place, if there is one."""
+    """A batch changes only if it held the removed sample; then one other sample takes its place, if there is one."""
     before, after = set(draw(seed, samples)), set(draw(seed, samples - {gone}))
     if gone not in before:
         assert after == before
@@ -244,18 +244,18 @@ TWO_OR_MORE = st.sets(st.sampled_from(IDS), min_size=2)
 
 
 @given(SEEDS, TWO_OR_MORE, st.data())
-def test_a_client_that_goes_changes_only_the_slots_it_held(seed, roster, data):
+def test_removed_client_changes_only_its_own_slots(seed, roster, data):
     check_slots(slots, seed, roster, data.draw(st.sampled_from(sorted(roster, key=str))))
 
 
 @given(SEEDS, TWO_OR_MORE, st.integers(1, 6), st.data())
-def test_a_sample_that_goes_changes_only_the_batches_it_was_in(seed, samples, size, data):
+def test_removed_sample_changes_only_batches_that_held_it(seed, samples, size, data):
     gone = data.draw(st.sampled_from(sorted(samples, key=str)))
     check_batch(lambda s, ids: batch_of(s, "k", ids, 2, 1, size), seed, samples, gone, size)
 
 
 @given(SEEDS, TWO_OR_MORE, st.data())
-def test_who_takes_a_slot_is_the_next_in_line(seed, roster, data):
+def test_slot_passes_to_next_priority(seed, roster, data):
     gone = data.draw(st.sets(st.sampled_from(sorted(roster, key=str)), max_size=len(roster) - 1))
     for slot, drawn in enumerate(slots(seed, roster - gone)):
         key = reference_key(seed, 1, 3, slot)
@@ -263,8 +263,8 @@ def test_who_takes_a_slot_is_the_next_in_line(seed, roster, data):
         assert drawn == next(client for client in in_line if client not in gone)
 
 
-def test_an_ordinary_stream_fails_these_checks():
-    """Position ⌊uN⌋ in the list of who is there: the usual way to draw, and the wrong one here."""
+def test_draws_by_position_fail_the_consistency_checks():
+    """Position ⌊uN⌋ in the list of ids present: the usual way to draw, and the wrong one here."""
 
     def stream(seed, round_, index):
         return int.from_bytes(hashlib.blake2b(bytes([round_, index]), key=seed, digest_size=8).digest(), "big")
@@ -310,14 +310,14 @@ def test_without_a_given_seed_every_draw_of_one_is_new():
 
 
 @pytest.mark.parametrize("given", [7, "7", np.int64(7)], ids=repr)
-def test_a_seed_is_its_number_or_its_words(given):
+def test_seed_as_number_or_text_is_the_same(given):
     assert SeedSource.of_person(given).server() == SeedSource(7).server()
 
 
 @pytest.mark.parametrize(
     "given", [7.5, 7.0, True, np.bool_(True), [7], "\ud800", 10**5000], ids=lambda v: type(v).__name__
 )
-def test_what_only_looks_like_a_seed_is_refused(given):
+def test_values_that_look_like_a_seed_are_refused(given):
     """True would be the seed "True", and 7.0 another than 7."""
     with pytest.raises(InvalidInput, match="cannot be a seed"):
         SeedSource(given)

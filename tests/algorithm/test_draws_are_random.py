@@ -58,7 +58,7 @@ def tail(draw: Callable[[bytes], Hashable], outcomes: Sequence[Hashable], first:
 
 
 class FewBits:
-    """Priorities of 3 bits, ties to whoever comes first: not uniform."""
+    """Priorities of 3 bits, where the first id wins a tie: not uniform."""
 
     def __init__(self, seed: bytes) -> None:
         self._real = PrfPriorities(seed)

@@ -53,19 +53,19 @@ def test_any_sequence_of_notes_rewinds_and_removals_is_that_of_a_dictionary(ids,
 
 
 @given(st.dictionaries(st.sampled_from(IDS), st.integers(1, 2**40)), SOME)
-def test_what_was_stored_is_known_again(known, others):
+def test_stored_first_uses_are_restored(known, others):
     first_use = FirstUse(IdSet(known.keys() | others), known)
     assert first_use.known() == known
     assert all(first_use.of(each) is None for each in others - known.keys())
 
 
-def test_the_original_stays_as_it_was_when_ids_go():
+def test_first_use_without_does_not_change_the_original():
     whole = FirstUse(IdSet([1, 2, 3]), {1: 4, 2: 6})
     rest = whole.without([1])
     rest.rewind(5)
     assert (whole.known(), rest.known()) == ({1: 4, 2: 6}, {})
 
 
-def test_an_unknown_id_has_no_first_use_to_ask_for():
+def test_first_use_of_unknown_id_raises():
     with pytest.raises(KeyError):
         FirstUse(IdSet([1])).of(2)

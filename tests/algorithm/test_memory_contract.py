@@ -280,12 +280,12 @@ def scripted(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("wrong", ["keeps every round", "keeps first rounds", "keeps a first step", "keeps a witness"])
-def test_a_memory_that_differs_is_noticed(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_memory_fails_the_contract(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError):
         scripted(wrong, monkeypatch)
 
 
-def test_and_a_right_one_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_equal_memory_passes_the_contract(monkeypatch: pytest.MonkeyPatch) -> None:
     scripted("nothing", monkeypatch)
 
 

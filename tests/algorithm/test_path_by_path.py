@@ -132,7 +132,7 @@ def test_learning_is_the_definition(world: World, plan: Plan, seed: int) -> None
 
 @settings(max_examples=40)
 @given(worlds(), plans(), st.integers(0, 10**6), st.lists(st.integers(0, 5), max_size=4))
-def test_learning_may_stop_anywhere(world: World, plan: Plan, seed: int, stops: list[int]) -> None:
+def test_learning_in_parts_gives_the_same_state(world: World, plan: Plan, seed: int, stops: list[int]) -> None:
     server = prf_server(world, plan, seed)
     for stop in stops:
         learn(server, min(stop, plan.rounds))
@@ -169,7 +169,7 @@ def test_applying_a_decision_again_changes_nothing(erasure: Erasure, times: int)
     assert view(server) == view(learned(left, erasure.plan, erasure.seed, erasure.plan.rounds))
 
 
-def test_asking_twice_in_a_batch_is_asking_once() -> None:
+def test_duplicate_request_in_a_batch_counts_once() -> None:
     server = learned(WORLD, PLAN, 3, 5)
     forget(server, [Request("a", 0), Request(7), Request("a", 0), Request(7, 5), Request(7)])
     assert view(server) == view(learned(without(WORLD, [Request("a", 0), Request(7)]), PLAN, 3, 5))
@@ -184,7 +184,7 @@ def test_one_unknown_target_refuses_the_whole_batch(unknown: Request) -> None:
     assert view(server) == before
 
 
-def test_when_everyone_goes_the_model_goes_too() -> None:
+def test_erasing_every_client_leaves_the_initial_model() -> None:
     server = learned(WORLD, PLAN, 3, 5)
     forget(server, [Request(client) for client in WORLD])
     assert server.memory.rounds_done == 0
@@ -240,13 +240,13 @@ def clients_keep_what_was_erased(patch: pytest.MonkeyPatch) -> None:
 
 
 def draws_by_position(patch: pytest.MonkeyPatch) -> None:
-    """The priority of a place in the list instead of an id: an ordinary stream over whoever is there."""
+    """Priorities of positions instead of ids: an ordinary random stream over the ids present."""
     real = PrfPriorities.__call__
     patch.setattr(PrfPriorities, "__call__", lambda self, where, ids: real(self, where, IdSet(range(len(ids)))))
 
 
 def draws_afresh(patch: pytest.MonkeyPatch) -> None:
-    """Other draws as soon as somebody is missing."""
+    """Draws that change as soon as an id is missing."""
     real = PrfPriorities.__call__
 
     def draw(self: PrfPriorities, where: Address, ids: IdSet) -> NDArray[np.uint64]:
@@ -256,7 +256,7 @@ def draws_afresh(patch: pytest.MonkeyPatch) -> None:
 
 
 def disagreements() -> int:
-    """In how many cases forgetting is not learning without the data, by the code as it is now."""
+    """Count the cases in which forgetting differs from learning without the data, with the present code."""
     count = 0
     for world, request, seed in cases():
         try:
@@ -264,7 +264,7 @@ def disagreements() -> int:
             forget(server, [request])
             learn(server, PLAN.rounds)
             equal = view(server) == view(learned(without(world, [request]), PLAN, seed, PLAN.rounds))
-        except KeyError:  # somebody was drawn who is gone
+        except KeyError:  # an erased client was drawn
             equal = False
         count += not equal
     return count

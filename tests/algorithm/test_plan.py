@@ -70,12 +70,12 @@ def test_decimals_are_taken_as_they_are_written(values):
 
 
 @pytest.mark.parametrize(("rho", "K"), [(0.29, 29), (0.57, 57), (0.58, 58), (0.1 * 3, 30), (0.1 * 7, 70), (1 / 3, 33)])
-def test_floating_point_does_not_cost_a_client(rho, K):
+def test_slots_are_computed_in_fractions_not_floats(rho, K):
     plan = made(rho_s=0.01, rho_c=rho, local_steps=1, rounds=1, clients=100, samples=1000)
     assert plan.clients_per_round == K
 
 
-def test_floating_point_would_have_cost_one():
+def test_floats_would_lose_one_client():
     assert math.floor(0.29 * 100) == 28
     assert math.floor(0.58 * 100) == 57
 
@@ -110,7 +110,7 @@ def test_slots_and_batch_sizes_given_directly_accept_any_rho():
 
 
 @given(feasible())
-def test_no_realised_rho_exceeds_what_was_asked_for(values):
+def test_realised_rho_is_at_most_the_given_rho(values):
     rho_s, rho_c, numbers = values
     plan = made(rho_s=rho_s, rho_c=rho_c, **numbers)
     uses_of_a_client = plan.clients_per_round * plan.rounds
@@ -123,7 +123,7 @@ def test_no_realised_rho_exceeds_what_was_asked_for(values):
 
 
 @given(st.integers(1, 50), st.integers(1, 10**6), st.data())
-def test_steps_and_rounds_are_two_ways_to_count(local_steps, round_, data):
+def test_round_of_inverts_step_of(local_steps, round_, data):
     plan = Plan(1, 1, local_steps, 2**31 - 1)
     index = data.draw(st.integers(0, local_steps - 1))
     assert plan.step_of(1, 0) == 1
@@ -134,7 +134,7 @@ def test_steps_and_rounds_are_two_ways_to_count(local_steps, round_, data):
 @pytest.mark.parametrize(
     ("keep", "kept"), [("every", range(8)), (1, range(8)), (2, [0, 2, 4, 6, 7]), (3, [0, 3, 6, 7]), ("ends", [0, 7])]
 )
-def test_which_rounds_are_kept(keep, kept):
+def test_kept_rounds_follow_the_keep_setting(keep, kept):
     plan = Plan(1, 1, 1, 9, keep=keep)
     assert [round_ for round_ in range(8) if plan.is_kept(round_, 7)] == list(kept)
 
@@ -183,7 +183,7 @@ def test_a_rho_outside_0_1_is_refused(name, value):
     ],
     ids=str,
 )
-def test_what_makes_no_plan_is_refused_with_a_reason(values):
+def test_incomplete_or_impossible_plan_is_refused_with_a_reason(values):
     refusal(**MNIST | values)
 
 
@@ -212,7 +212,7 @@ def test_an_unknown_way_to_keep_models_is_refused(keep):
     ],
     ids=str,
 )
-def test_a_local_optimiser_that_cannot_be_is_refused(values):
+def test_impossible_local_optimizer_is_refused(values):
     with pytest.raises(PlanRefused):
         LocalOptimizer(**values)
 
@@ -227,7 +227,7 @@ def test_a_local_optimiser_that_cannot_be_is_refused(values):
     ],
     ids=str,
 )
-def test_a_server_optimiser_that_cannot_be_is_refused(values):
+def test_impossible_server_optimizer_is_refused(values):
     with pytest.raises(PlanRefused):
         ServerOptimizer(**values)
 
@@ -293,7 +293,7 @@ def check_nearest(values: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("name", ["rho_s", "rho_c"])
 @pytest.mark.parametrize(("value", "nearest_value"), [(1.0000001, 1), (7, 1), (0, None), (-0.1, None), ("nan", None)])
-def test_a_rho_that_is_none_is_refused_with_the_nearest_one(name, value, nearest_value):
+def test_rho_outside_0_1_names_the_nearest_feasible_rho(name, value, nearest_value):
     """At both ends: 1, and what one client a round, or one sample a batch, amounts to."""
     lowest = {"rho_s": 0.5 * 10 / 200, "rho_c": 30 / 300}[name]
     values = MNIST | {"rho_s": 0.5, "rho_c": 0.5} | {name: value}

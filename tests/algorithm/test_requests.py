@@ -21,7 +21,7 @@ PLAN = Plan(2, 2, 2, 4)
 @pytest.mark.parametrize(
     ("client", "sample"), [(3, 7), ("3", "7"), (3, "7"), (np.int64(3), np.str_("7")), (np.str_("3"), np.uint8(7))]
 )
-def test_a_request_is_the_same_however_it_is_spelled(client: Any, sample: Any) -> None:
+def test_equal_ids_give_equal_requests(client: Any, sample: Any) -> None:
     spelled = Request(client, sample)
     assert spelled == Request(3, 7)
     assert (type(spelled.client), type(spelled.sample)) == (int, int)
@@ -34,7 +34,7 @@ def test_a_request_is_the_same_however_it_is_spelled(client: Any, sample: Any) -
 
 
 @pytest.mark.parametrize("client", [True, 3.0, None, -1, b"3"])
-def test_what_is_no_id_is_no_request(client: Any) -> None:
+def test_request_with_an_impossible_id_is_refused(client: Any) -> None:
     with pytest.raises(InvalidId):
         Request(client)
     with pytest.raises(InvalidId):
@@ -43,6 +43,6 @@ def test_what_is_no_id_is_no_request(client: Any) -> None:
         Request(0, False if client is None else client)
 
 
-def test_a_request_says_what_it_is() -> None:
+def test_request_as_text_names_its_target() -> None:
     assert (Request(3).level, str(Request(3))) == ("client", "client 3")
     assert (Request(3, "a").level, str(Request(3, "a"))) == ("sample", "sample a of client 3")

@@ -456,7 +456,7 @@ def test_a_damaged_model_is_named_and_never_served(trained: Path, tmp_path: Path
     assert "backup" in bad["remedy"]
 
 
-def test_training_does_not_go_on_from_a_damaged_model(tmp_path: Path) -> None:
+def test_training_from_a_damaged_model_is_refused(tmp_path: Path) -> None:
     run = tmp_path / "run"
     train(run, "--until-round", "2")
     damage(model_file(run), "flipped")
@@ -473,7 +473,7 @@ def test_a_changed_plan_is_refused(trained: Path) -> None:
         assert "plan.toml" in error["message"]
 
 
-def test_a_lost_plan_does_not_cost_the_run(trained: Path) -> None:
+def test_train_on_run_without_plan_raises_run_damaged_and_changes_nothing(trained: Path) -> None:
     """Only what was never finished starts anew: a run with rounds or requests is not a leftover."""
     good("forget", trained, "--client", "3")
     (trained / "plan.toml").unlink()
@@ -538,7 +538,7 @@ def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> 
         ("record.db", "UPDATE events SET body = '[]' WHERE sequence = 2", "chain_ok"),
     ],
 )  # fmt: skip
-def test_verify_notices(trained: Path, file: str, sql: str, broken: str) -> None:
+def test_verify_fails_on_altered_database(trained: Path, file: str, sql: str, broken: str) -> None:
     alter(trained, file, sql)
     result = call("verify", trained, "--json")
     assert result.code == 1, result

@@ -291,10 +291,10 @@ def test_dry_run_for_erased_data_costs_nothing(trained: Path) -> None:
     assert good_json("forget", trained, "--client", "3", "--dry-run")["probability"] == 0
 
 
-# Looking
+# Reading
 
 
-def test_status(trained: Path) -> None:
+def test_status_lists_receipts_without_client_ids(trained: Path) -> None:
     told = good_json("status", trained)
     assert told.keys() >= STATUS_KEYS
     assert told["model_digest"] in good("status", trained).out
@@ -306,7 +306,7 @@ def test_status(trained: Path) -> None:
     assert receipts[0]["id"] in good("status", trained).out
 
 
-def test_clients(trained: Path) -> None:
+def test_clients_lists_sizes_and_sample_ids(trained: Path) -> None:
     rows = good_json("clients", trained)["clients"]
     assert [row["client"] for row in rows] == list(range(6))
     assert sum(row["samples"] for row in rows) == 1437
@@ -333,7 +333,7 @@ def test_reading_commands_change_nothing(trained: Path) -> None:
 # Proving
 
 
-def test_verify(trained: Path) -> None:
+def test_verify_of_intact_run_is_ok(trained: Path) -> None:
     told = good_json("verify", trained)
     assert told["ok"] is told["bitwise_equal"] is told["chain_ok"] is told["seeds_ok"] is True
     assert (told["rounds_replayed"], told["models_compared"]) == (ROUNDS, ROUNDS)
@@ -358,7 +358,7 @@ def test_export_loads_in_torch_and_safetensors(trained: Path, tmp_path: Path) ->
         assert torch.equal(weights[name], torch.from_numpy(array))
 
 
-def test_doctor(trained: Path) -> None:
+def test_doctor_on_intact_run_passes_every_check(trained: Path) -> None:
     machine, both = good_json("doctor"), good_json("doctor", trained)
     assert machine["ok"] is both["ok"] is True
     assert len(both["checks"]) > len(machine["checks"]) > 3
@@ -366,7 +366,7 @@ def test_doctor(trained: Path) -> None:
 
 
 @pytest.mark.slow
-def test_demo(tmp_path: Path) -> None:
+def test_demo_ends_with_equal_digests(tmp_path: Path) -> None:
     told = good_json("demo", "--out", tmp_path / "demo")
     assert told["equal"] is True
     assert told["unlearned_digest"] == told["retrained_digest"]
@@ -379,7 +379,7 @@ def test_demo(tmp_path: Path) -> None:
     assert client["requests"][0].startswith("client ")
     assert len(batch["requests"]) == 5
     for chapter in told["chapters"]:
-        assert chapter["guarantee"] == "path"  # chosen by looking
+        assert chapter["guarantee"] == "path"  # the demonstration chooses its requests by the draws
         assert 0 < chapter["probability"] < 1
         assert [step for step, _ in chapter["curve"]][-1] == told["steps"]
     assert told["retrained"][-1][1] == batch["accuracy_after"]

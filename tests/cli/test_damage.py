@@ -306,7 +306,7 @@ def test_lost_key_is_not_generated_again(truth: Truth, run: Path) -> None:
     assert list(mistakes_about(truth, run, "receipt-key.pem")) == []
 
 
-def test_a_request_in_the_inbox_stays_the_request_it_was(run: Path) -> None:
+def test_altered_request_in_the_inbox_is_refused(run: Path) -> None:
     with RunLock(run):
         good("forget", run, "--client", "0", "--defer")
     (left,) = (run / "inbox").iterdir()
@@ -515,7 +515,7 @@ def test_no_public_key_is_derived_from_a_key_that_is_not_the_runs(truth: Truth, 
     assert not (run / "receipt-key.pub.pem").exists()
 
 
-def test_nothing_to_rebuild(truth: Truth, run: Path) -> None:
+def test_rebuild_of_intact_run_rebuilds_nothing(truth: Truth, run: Path) -> None:
     told = good_json("doctor", run, "--rebuild")
     assert (told["rebuilt"], told["not_rebuilt"]) == ([], [])
     assert everything_of(run) == everything_of(truth.run)
@@ -577,7 +577,7 @@ def refused_once(code: int, *arguments: str | Path) -> str:
 
 
 @pytest.mark.parametrize("keep", ["every", "ends", 2])
-def test_in_python_with_own_data_and_a_server_that_remembers(tmp_path: Path, keep: Keep) -> None:
+def test_rebuild_in_python_with_own_data_and_fedadam(tmp_path: Path, keep: Keep) -> None:
     plan = Plan(3, 3, 2, 6, server=ServerOptimizer("fedadam", lr=0.01), keep=keep)
     opened = world.opened(tmp_path / "run", plan)
     opened.train()

@@ -67,7 +67,7 @@ def some_requests(run: Path) -> Requests:
 
 
 @pytest.mark.parametrize("variant", ["keep 3", *(pytest.param(v, marks=SLOW) for v in OTHERS)])
-def test_samples_and_clients_one_by_one(tmp_path: Path, variant: str) -> None:
+def test_requests_one_by_one_equal_training_without_the_data(tmp_path: Path, variant: str) -> None:
     train(tmp_path / "run", *VARIANTS[variant])
     requests = some_requests(tmp_path / "run")
     forget(tmp_path / "run", *requests)
@@ -76,7 +76,7 @@ def test_samples_and_clients_one_by_one(tmp_path: Path, variant: str) -> None:
 
 
 @pytest.mark.parametrize("variant", ["keep ends", *(pytest.param(v, marks=SLOW) for v in ("keep every", "fedadam"))])
-def test_a_batch(tmp_path: Path, variant: str) -> None:
+def test_batch_equals_training_without_the_data(tmp_path: Path, variant: str) -> None:
     train(tmp_path / "run", *VARIANTS[variant])
     requests = some_requests(tmp_path / "run")
     forget_together(tmp_path / "run", requests, tmp_path)
@@ -103,7 +103,7 @@ def test_forgetting_early_then_resuming_is_exact(tmp_path: Path, variant: str, e
 
 
 @pytest.mark.slow
-def test_every_order_and_every_grouping(trained_once: Path, tmp_path: Path) -> None:
+def test_order_and_grouping_of_requests_do_not_change_the_result(trained_once: Path, tmp_path: Path) -> None:
     requests = some_requests(trained_once)[1:]
     other = never_had(tmp_path, requests)
     for number, order in enumerate(itertools.permutations(requests)):

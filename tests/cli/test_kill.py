@@ -253,7 +253,7 @@ def test_killed_twice(zygote: Zygote, tmp_path: Path, make_work: Callable[[str],
 
 
 @pytest.mark.slow
-def test_what_a_kill_in_a_round_leaves_is_not_in_the_state(
+def test_reader_after_a_killed_round_sees_only_committed_rounds(
     zygote: Zygote, tmp_path: Path, make_work: Callable[[str], Work]
 ) -> None:
     """A reader before the resume does not see the uncommitted round."""

@@ -117,7 +117,7 @@ def test_a_million_clients_at_once() -> None:
 # For people
 
 
-def test_the_sections() -> None:
+def test_plan_text_has_six_sections_of_short_lines() -> None:
     text = good("plan", *KNOWN).out
     sections = [line.split(",")[0].split(":")[0] for line in text.splitlines() if line and not line.startswith(" ")]
     assert sections == ["plan", "forgetting", "several requests", "storage", "traffic", "batching"]
@@ -142,7 +142,7 @@ def test_plan_notes_idle_workers() -> None:
     ("count", "shown"),
     [(0, "0 B"), (999, "999 B"), (1000, "1 kB"), (19_240, "19.24 kB"), (5e9, "5 GB"), (1e22, "1e+04 EB")],
 )
-def test_sizes(count: float, shown: str) -> None:
+def test_size_is_shown_with_four_digits_and_unit(count: float, shown: str) -> None:
     assert size(count) == shown
 
 
@@ -165,7 +165,7 @@ def test_steps_give_what_is_missing() -> None:
 # Finding a plan
 
 
-def test_find() -> None:
+def test_plan_find_prints_the_cheapest_plan_and_its_binding_limits() -> None:
     told = good_json("plan", *FIND, "--max-rho-c", "0.5")
     best = told["found"]["choices"][0]
     for name in ("clients_per_round", "batch_size", "local_steps", "rounds"):
@@ -182,13 +182,13 @@ def test_find() -> None:
     assert "--max-local-steps 10" in text
 
 
-def test_find_weighs_requests_as_they_come() -> None:
+def test_plan_find_uses_the_sample_share() -> None:
     told = good_json("plan", *FIND, "--sample-share", "1")
     best = told["found"]["choices"][0]
     assert best["expected_steps"] == pytest.approx(told["sample"]["expected_steps"], rel=1e-12)
 
 
-def test_find_with_a_fixed_length_of_rounds() -> None:
+def test_plan_find_with_fixed_local_steps_or_rounds() -> None:
     for length in (("--steps", "300", "--local-steps", "5"), ("--rounds", "60", "--local-steps", "5")):
         told = good_json("plan", "--find", *NUMBERS, *length, "--min-clients-per-round", "2", "--min-batch-size", "7")
         assert [choice["local_steps"] for choice in told["found"]["choices"]] == [5]
@@ -211,7 +211,7 @@ def test_find_with_a_fixed_length_of_rounds() -> None:
         ((*FIND[5:], "--max-rounds", "7"), "divides 300"),
     ],
 )
-def test_find_without_bounds_is_refused(arguments: tuple[str, ...], named: str) -> None:
+def test_plan_find_without_lower_bounds_is_refused(arguments: tuple[str, ...], named: str) -> None:
     assert named in refused(4, "plan-refused", "plan", "--find", *NUMBERS, *arguments)["message"]
 
 
@@ -244,7 +244,7 @@ def test_the_page_shows_what_the_command_prints() -> None:
 # The picture
 
 
-def test_plot(tmp_path: Path) -> None:
+def test_plan_plot_writes_svg_and_refuses_unknown_suffix(tmp_path: Path) -> None:
     told = good_json("plan", *KNOWN, "--plot", tmp_path / "costs.svg")
     assert told["plot"] == str(tmp_path / "costs.svg")
     assert (tmp_path / "costs.svg").read_text(encoding="utf-8").startswith("<?xml")

@@ -64,7 +64,7 @@ def test_status_shows_requests_in_the_inbox(run: Path) -> None:
     assert re.search(row, told, re.MULTILINE)
 
 
-def test_adding_back(run: Path, trained: Path, tmp_path: Path) -> None:
+def test_erased_client_is_added_again_only_with_returning(run: Path, trained: Path, tmp_path: Path) -> None:
     targets = requests_file(tmp_path / "targets.jsonl", [(1, None)])
     good("forget", run, "--client", "1")
     assert "was erased" in refused(3, "invalid-input", "add", run, "--from", targets)["message"]
@@ -74,7 +74,7 @@ def test_adding_back(run: Path, trained: Path, tmp_path: Path) -> None:
     assert "have no client 77" in refused(3, "unknown-target", "add", run, "--from", nobody)["message"]
 
 
-def test_policies(run: Path) -> None:
+def test_batch_policy_defers_requests_until_run_pending_all(run: Path) -> None:
     assert good_json("policy", run)["policy"] == "immediate"
     assert good_json("policy", run, "batch", "--window", "7") == {"policy": "batch", "window_days": 7.0}
     assert good_json("forget", run, "--client", "1")["receipts"][0]["state"] == "accepted"
@@ -84,7 +84,7 @@ def test_policies(run: Path) -> None:
         refused(3, "invalid-input", "policy", run, *wrong)
 
 
-def test_receipts(run: Path, tmp_path: Path) -> None:
+def test_issued_receipt_verifies_and_an_altered_one_is_refused(run: Path, tmp_path: Path) -> None:
     (receipt,) = good_json("forget", run, "--client", "3")["receipts"]
     file, key = tmp_path / "receipt.json", run / "receipt-key.pub.pem"
     for form in ((), ("--public",)):
@@ -103,7 +103,7 @@ def test_receipts(run: Path, tmp_path: Path) -> None:
 
 
 def test_receipt_verify_reports_the_guarantee(tmp_path: Path) -> None:
-    """Then, and now: a request that looked comes later."""
+    """The guarantee at the time of the receipt, and after a later model-informed request."""
     run, file = tmp_path / "run", tmp_path / "receipt.json"
     good("train", *(word for word in PLAN if word not in ("--seed", "7")), "--out", run)
     (receipt,) = good_json("forget", run, "--client", "3", "--basis", "exogenous")["receipts"]
@@ -121,13 +121,13 @@ def test_receipt_verify_reports_the_guarantee(tmp_path: Path) -> None:
     good("forget", run, "--client", "2", "--basis", "model-informed")
     told, text = good_json(*verify, *key, "--run", run), good(*verify, *key, "--run", run).out
     assert (told["ok"], told["seeds_tainted"], told["seeds_tainted_now"]) == (True, False, True)
-    over = "equality in law is over for these seeds until --new-seed"
+    over = "receipts claim `path` until --new-seed"
     assert f"note: {told['note']}" in text.splitlines()
-    assert told["note"].startswith("a later request looked at the draws")
+    assert told["note"].startswith("a later request was model-informed or of unknown basis")
     assert over in told["note"]
     shown = good("receipt", "show", run, receipt["id"])
     assert json.loads(shown.out)["payload"]
-    assert shown.err.startswith("note: a request looked at the draws")
+    assert shown.err.startswith("note: a request was model-informed or of unknown basis")
     assert over in shown.err
 
 

@@ -137,12 +137,12 @@ TROUBLES = {
     "disk full": (
         errno.ENOSPC, "database or disk is full", frozenset({"open", "write", "fsync", "mkdir", "sql", "commit"}), True,
     ),
-    "nothing new": (errno.EROFS, READ_ONLY, NAMES | {"sql", "commit"}, True),
+    "no new files": (errno.EROFS, READ_ONLY, NAMES | {"sql", "commit"}, True),
     "one name refused": (errno.EACCES, "", NAMES, False),
     "one unlink refused": (errno.EACCES, "", frozenset({"unlink"}), False),
     "read-only": (errno.EROFS, READ_ONLY, NAMES | {"unlink", "sql", "commit"}, True),
 }  # fmt: skip
-SOUND = ("sync error", "lasting sync error", "disk full", "nothing new", "one name refused")
+SOUND = ("sync error", "lasting sync error", "disk full", "no new files", "one name refused")
 
 
 class HalfWritten:

@@ -215,7 +215,7 @@ def trained_slot_by_slot(draws: Draws, world: World, setting: Setting, client: i
 
 
 def average_over_the_set(slots: Sequence[int], models: Mapping[int, Fraction]) -> Fraction:
-    """Line 17 with P^(t) read as a set: 1/K times a sum that counts nobody twice (entry 9)."""
+    """Line 17 with P^(t) read as a set: 1/K times a sum that counts each client once (entry 9)."""
     return sum((models[k] for k in set(slots)), Fraction(0)) / len(slots)
 
 
@@ -241,7 +241,7 @@ def redrawn_until_success(draws: Draws, world: World, bad: tuple[int, int]) -> t
     return None
 
 
-def average_of_whoever_answered(draws: Draws, world: World, K: int, bad: tuple[int, int]) -> tuple[Any, ...]:
+def average_of_answers(draws: Draws, world: World, K: int, bad: tuple[int, int]) -> tuple[Any, ...]:
     """b = E = R = 1: each client's share of the average, where failed clients are left out (entry 6)."""
     slots = [draws.uniform(sorted(world)) for _ in range(K)]
     samples = {k: draws.uniform(world[k]) for k in sorted(set(slots))}

@@ -238,8 +238,8 @@ def test_entry_6_what_an_implementation_may_not_do() -> None:
     failed = attempts.pop(None)
     redrawn = {outcome: chance / (1 - failed) for outcome, chance in attempts.items()}
     retrained = law_of(lambda draws: printed.redrawn_until_success(draws, without(world, *bad), bad))
-    answered = law_of(lambda draws: printed.average_of_whoever_answered(draws, world, 2, bad))
-    everyone = law_of(lambda draws: printed.average_of_whoever_answered(draws, without(world, *bad), 2, bad))
+    answered = law_of(lambda draws: printed.average_of_answers(draws, world, 2, bad))
+    everyone = law_of(lambda draws: printed.average_of_answers(draws, without(world, *bad), 2, bad))
     three = {0: (0,), 1: (0,), 2: (0,)}
     check(
         6,
@@ -255,7 +255,7 @@ def test_entry_6_what_an_implementation_may_not_do() -> None:
     )
 
 
-def test_entry_7_a_request_that_looked() -> None:
+def test_entry_7_a_request_that_depends_on_the_draws() -> None:
     """Production learn and forget over every order of priorities; the request is read off the drawn batch."""
     world, plan = {0: (0, 1, 2)}, Plan(1, 1, 1, 1)
 

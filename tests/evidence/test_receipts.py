@@ -162,7 +162,7 @@ def test_every_altered_field_is_refused_with_its_reason(run: Run, public: bool) 
                 problems = found.problems
             assert problems
             assert all(len(problem) > 20 for problem in problems)
-            tally("receipts/altered by who has the key, refused by the run")
+            tally("receipts/altered by a holder of the key, refused by the run")
 
 
 NAMED = {
@@ -272,7 +272,7 @@ def test_receipt_with_added_or_missing_claims_is_refused_by_the_run(run: Run) ->
         except ReceiptRefused:
             continue
         assert not found.ok, what
-        tally("receipts/altered by who has the key, refused by the run")
+        tally("receipts/altered by a holder of the key, refused by the run")
 
 
 def test_ambiguous_payload_is_refused(run: Run) -> None:
@@ -375,11 +375,11 @@ def test_check_notes_a_later_draw_informed_request(run: Run) -> None:
     first, last = ids(run)[0], ids(run)[-1]
     before = checked(run, run.signed_receipt(first), sample_rounds=0)
     assert (before.guarantee, before.seeds_tainted, before.seeds_tainted_now) == ("path", False, True)
-    assert "a later request looked at the draws" in (before.note or "")
+    assert "a later request was model-informed" in (before.note or "")
     assert before.as_dict()["note"] == before.note
     after = checked(run, run.signed_receipt(last), sample_rounds=0)
     assert (after.seeds_tainted, after.seeds_tainted_now) == (True, True)
-    assert "a request looked at the draws" in (after.note or "")
+    assert "a request was model-informed" in (after.note or "")
     offline = read_receipt(run.path.parent / "receipt.json", run.path / PUBLIC_KEY).as_dict()
     assert (offline["guarantee"], offline["seeds_tainted"]) == ("path", True)
     assert (offline["seeds_tainted_now"], offline["note"]) == (None, None)
@@ -451,7 +451,7 @@ def test_an_old_chain_head_is_noticed(run: Run) -> None:
     first, last = statement_of(run.signed_receipt(ids(run)[0])), statement_of(run.signed_receipt(ids(run)[-1]))
     last["predicate"]["chain"] = first["predicate"]["chain"]
     found = checked(run, seal(last, signing_key(run.path)))
-    assert any("an older one was put in" in problem for problem in found.problems)
+    assert any("an older head was inserted" in problem for problem in found.problems)
 
 
 def test_receipts_issued_before_later_erasures_still_verify(run: Run) -> None:

@@ -56,7 +56,7 @@ def copy(finished: Path, tmp_path: Path) -> Path:
 
 
 def alter(database: Path, sql: str) -> None:
-    """Change a database the way a clever hand would: whole, and with its seals taken off."""
+    """Change a database as an attacker would: keep it well-formed, and delete its seals."""
     for file, statement in ((database, sql), (database.with_name("record.db"), "DELETE FROM seals")):
         with closing(sqlite3.connect(file)) as connection, connection:
             connection.execute(statement)

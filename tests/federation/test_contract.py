@@ -100,7 +100,7 @@ def expected_first_steps(client: Id, rounds: list[int], samples: Any = None) -> 
     return first
 
 
-def test_clients_say_who_they_are_in_the_order_of_ids(federation: Federation) -> None:
+def test_presence_is_in_order_of_id_blocks(federation: Federation) -> None:
     def present(*clients: Id) -> list[Presence]:
         return [Presence(client, SEEDS.client(client).commitment) for client in clients]
 
@@ -145,7 +145,7 @@ def test_first_uses_are_noted(federation: Federation, memory: ClientsInMemory) -
     assert memory.first_steps(7) == {}
 
 
-def test_a_second_federation_goes_on_where_the_first_stopped(make: Make, memory: ClientsInMemory) -> None:
+def test_second_federation_continues_from_the_stored_notes(make: Make, memory: ClientsInMemory) -> None:
     make(PLAN, memory, HistoryIsTheModel()).train(tasks(1, 0, "03"))
     make(PLAN, memory, HistoryIsTheModel()).train(tasks(2, 0, "03"))
     assert memory.first_steps(0) == expected_first_steps(0, [1, 2])
@@ -188,7 +188,7 @@ def test_the_same_round_can_be_trained_again_after_a_failure(make: Make, memory:
 
 
 @pytest.mark.parametrize("others", [(), (0,)])
-def test_a_client_that_is_not_there_is_named(federation: Federation, others: tuple[Id, ...]) -> None:
+def test_unknown_client_is_named(federation: Federation, others: tuple[Id, ...]) -> None:
     with pytest.raises((FedForgetError, KeyError), match="nobody"):
         federation.train(tasks(1, *others, "nobody"))
 
@@ -210,7 +210,7 @@ def test_clients_answer_in_query_order_with_first_steps(federation: Federation, 
     assert clients_view(memory, WORLD) == before  # asking changes nothing
 
 
-def test_a_client_is_empty_when_all_it_has_left_is_asked_for(federation: Federation) -> None:
+def test_client_without_its_last_samples_is_empty(federation: Federation) -> None:
     (reply,) = federation.what_would_change([ForgetQuery("ward-7", ("a", "b"))])
     assert not reply.now_empty
     federation.remove([RemoveOrder("ward-7", (5,))])
@@ -236,9 +236,7 @@ def test_a_sample_that_was_removed_is_unknown(federation: Federation) -> None:
 
 
 @pytest.mark.parametrize("back_to", [0, 1, 2, 3])
-def test_rewinding_takes_back_the_uses_of_later_rounds(
-    federation: Federation, memory: ClientsInMemory, back_to: int
-) -> None:
+def test_rewind_drops_first_uses_of_later_rounds(federation: Federation, memory: ClientsInMemory, back_to: int) -> None:
     for round_ in (1, 2, 3):
         federation.train(tasks(round_, 0, "03"))
     after = clients_view(memory, WORLD)
@@ -277,13 +275,13 @@ class Breaks:
         raise IndexError(f"no row {work.client}")
 
 
-def test_whatever_goes_wrong_names_the_client_and_the_round(make: Make, memory: ClientsInMemory) -> None:
+def test_learner_error_names_client_and_round(make: Make, memory: ClientsInMemory) -> None:
     with pytest.raises(TrainingFailed, match="client ward-7 failed in round 5: IndexError: no row ward-7") as caught:
         make(PLAN, memory, Breaks()).train(tasks(5, "ward-7", "03"))
     assert "same command again" in (caught.value.hint or "")
 
 
-def test_first_uses_of_what_stays_survive_a_removal(federation: Federation, memory: ClientsInMemory) -> None:
+def test_first_uses_of_remaining_samples_survive_a_removal(federation: Federation, memory: ClientsInMemory) -> None:
     federation.train(tasks(1, "03"))
     noted = expected_first_steps("03", [1])
     gone = next(iter(noted))
@@ -291,7 +289,7 @@ def test_first_uses_of_what_stays_survive_a_removal(federation: Federation, memo
     assert memory.first_steps("03") == {sample: step for sample, step in noted.items() if sample != gone}
 
 
-def test_a_removed_client_is_gone(federation: Federation, memory: ClientsInMemory) -> None:
+def test_removed_client_cannot_be_trained(federation: Federation, memory: ClientsInMemory) -> None:
     federation.train(tasks(1, 0, "ward-7"))
     for _ in range(2):  # idempotent
         federation.remove([RemoveOrder("ward-7", None), RemoveOrder("never was", None)])
@@ -301,9 +299,7 @@ def test_a_removed_client_is_gone(federation: Federation, memory: ClientsInMemor
     assert batches(reply) == expected_batches(0, 2)
 
 
-def test_removing_from_a_client_that_is_gone_already_does_nothing(
-    federation: Federation, memory: ClientsInMemory
-) -> None:
+def test_removing_from_a_removed_client_does_nothing(federation: Federation, memory: ClientsInMemory) -> None:
     federation.remove([RemoveOrder(0, None)])
     rest = [client for client in WORLD if client != 0]
     before = clients_view(memory, rest)

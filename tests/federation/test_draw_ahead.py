@@ -87,9 +87,7 @@ def test_learning_with_rounds_drawn_ahead_gives_the_same_state_and_draws_nothing
 
 
 @pytest.mark.parametrize("request_", [Request("03", "y"), Request("ward-7"), Request(7, 0)], ids=str)
-def test_forgetting_after_a_round_was_drawn_ahead_gives_the_state_without_the_draws_of_before(
-    server: Server, request_: Request
-) -> None:
+def test_forgetting_discards_slots_drawn_ahead(server: Server, request_: Request) -> None:
     plain = prf_server(WORLD, PLAN, "ahead")
     for each in (server, plain):
         learn(each, 3)
@@ -122,7 +120,7 @@ def test_slots_drawn_ahead_are_drawn_again_for_another_seed_roster_round_or_numb
         assert slots(*asked) == draws.draw_clients_with_replacement(*asked)
 
 
-def test_a_round_that_the_server_did_not_draw_is_followed_by_none() -> None:
+def test_no_slots_are_drawn_ahead_of_an_undrawn_round() -> None:
     slots = SlotsAhead()
     assert slots.after(1) == []
     slots(PrfPriorities(bytes(32)), IdSet(range(4)), 5, 2)

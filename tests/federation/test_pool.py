@@ -157,12 +157,12 @@ def take_all_memory() -> None:
     ("fall_out", "how", "remedy"),
     [
         (die, r"was killed \(SIGKILL, perhaps for lack of memory\)", "fewer --workers"),
-        (leave, "ended with code 3", "look at what the model"),
+        (leave, "ended with code 3", "checking the model"),
         (hang, "did not finish within 1 s", "--worker-timeout"),
         (take_all_memory, "(?i)memory", "fewer workers"),
     ],
 )
-def test_a_worker_that_falls_out_names_its_client_and_the_same_command_goes_on(
+def test_dead_worker_names_client_and_rerun_resumes(
     tmp_path: Path, fall_out: Callable[[], None], how: str, remedy: str
 ) -> None:
     client = first_drawn(tmp_path / "to look")
@@ -319,7 +319,7 @@ class DiesAt:
 
 
 @pytest.mark.parametrize("client", range(5))
-def test_a_lost_worker_is_blamed_on_its_client_not_on_those_that_were_to_follow(client: int) -> None:
+def test_dead_worker_is_reported_for_its_running_client_only(client: int) -> None:
     plan = Plan(5, 3, 4, 5)
     with contextlib.closing(pool(plan, in_memory(5), DiesAt(client), workers=2)) as federation:
         for round_ in (1, 2):
@@ -329,13 +329,13 @@ def test_a_lost_worker_is_blamed_on_its_client_not_on_those_that_were_to_follow(
 
 
 class Adds:
-    """Weights that say who trained and from what."""
+    """Weights that show which process trained, and from which model."""
 
     def train(self, work: LocalRound) -> Trained:
         return Trained({"w": work.model["w"] + float(work.client), "pid": np.array(os.getpid())})
 
 
-def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
+def test_workers_train_and_replies_are_in_task_order() -> None:
     memory = in_memory(9)
     with contextlib.closing(pool(PLAN, memory, Adds(), workers=3)) as federation:
         for round_ in (1, 2):
@@ -349,8 +349,8 @@ def test_work_is_done_elsewhere_and_replies_are_in_the_order_of_tasks() -> None:
 
 
 @pytest.mark.parametrize("when", ["asked", "answering", "measuring"])
-def test_a_process_that_stands_still_is_lost_however_much_there_is_to_say(when: str) -> None:
-    """A pipe takes a few pages. A process that writes more waits for a reader, and must not wait for ever."""
+def test_hanging_worker_with_full_pipe_raises_lost(when: str) -> None:
+    """A pipe buffers a few pages. A process that writes more waits for a reader, and must not wait without end."""
     if when == "measuring":
         job = BackgroundJob(lambda model: os.kill(os.getpid(), signal.SIGSTOP), lambda: None, 0.5)
         assert job.start(1, {"w": np.zeros(3)}) == []

@@ -1,4 +1,4 @@
-"""Lack of memory is told from other failures, whoever says it."""
+"""Lack of memory is distinguished from other failures, for every source of the error."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def of_torch() -> BaseException:
     return caught.value
 
 
-def test_every_way_of_saying_it() -> None:
+def test_errors_of_python_system_and_torch_are_lack_of_memory() -> None:
     assert is_lack_of_memory(MemoryError())
     assert is_lack_of_memory(OSError(errno.ENOMEM, "Cannot allocate memory"))
     assert is_lack_of_memory(of_torch())
 
 
 @pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), RuntimeError("shapes differ"), ValueError("memory")])
-def test_nothing_else(error: Exception) -> None:
+def test_other_errors_are_not_lack_of_memory(error: Exception) -> None:
     assert not is_lack_of_memory(error)

@@ -355,7 +355,7 @@ def test_a_stream_costs_the_sum_of_its_requests():
     assert cost.expected_steps_from_first_use == pytest.approx(float(first_use), rel=1e-12)
 
 
-def test_a_stream_cannot_forget_more_than_there_is():
+def test_stream_that_forgets_more_than_all_is_refused():
     assert expected_stream_cost([], {"a": 3}, **world(5, 2, 2, 3, 4)).expected_recomputations == 0.0
     for stream in ([Request("a", i) for i in range(4)], [Request("a"), Request("a", 0)], [Request("b")]):
         with pytest.raises(ValueError, match="cannot forget"):

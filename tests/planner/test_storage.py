@@ -150,7 +150,7 @@ def test_a_million_clients_lose_no_digits():
     assert told.trainings >= told.rounds_replayed * expected_distinct_clients(10**6, 100)
 
 
-def test_storage():
+def test_storage_counts_kept_states_roster_and_samples():
     plan = Plan(2, 3, 2, 10, keep=4)  # rounds 0, 4, 8 and 10
     assert state_bytes(plan, MODEL) == MODEL
     assert state_bytes(replace(plan, server=ServerOptimizer("fedadam")), MODEL) == 5 * MODEL

@@ -19,13 +19,13 @@ BEGINNINGS = {".png": b"\x89PNG", ".svg": b"<?xml", ".pdf": b"%PDF"}
 
 
 @pytest.mark.parametrize("suffix", BEGINNINGS)
-def test_formats(tmp_path: Path, suffix: str) -> None:
+def test_plot_is_written_in_the_format_of_its_suffix(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"costs{suffix}"
     draw_costs(path, PLAN, {200: 300})
     assert path.read_bytes().startswith(BEGINNINGS[suffix])
 
 
-def test_equal_bytes_each_time(tmp_path: Path) -> None:
+def test_plot_is_reproducible(tmp_path: Path) -> None:
     for name in ("one.svg", "two.svg"):
         draw_costs(tmp_path / name, PLAN, {200: 300})
     assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
@@ -47,7 +47,7 @@ def test_any_plan_can_be_drawn(tmp_path: Path, plan: Plan, sizes: dict[int, int]
     assert "nan" not in text
 
 
-def test_it_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
+def test_plot_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
     world = {"clients": 300, "clients_per_round": 5, "batch_size": 10, "local_steps": 10, "rounds": 30}
     draw_costs(tmp_path / "costs.svg", PLAN, {200: 300})
     shown = re.findall(r"<!-- ([\d.]+)% -->", (tmp_path / "costs.svg").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def test_it_shows_the_exact_costs_of_the_plan(tmp_path: Path) -> None:
         assert f"{100 * cost.expected_steps / 300:.3g}" in shown
 
 
-def test_with_unequal_clients_it_shows_what_the_table_says(tmp_path: Path) -> None:
+def test_plot_for_unequal_clients_matches_the_table(tmp_path: Path) -> None:
     """An average over the samples, not the cost of a sample of an average client."""
     world = {"clients": 3, "clients_per_round": 1, "batch_size": 2, "local_steps": 2, "rounds": 2}
     sizes = {3: 2, 14: 1}
@@ -70,7 +70,7 @@ def test_with_unequal_clients_it_shows_what_the_table_says(tmp_path: Path) -> No
     assert f"{100 * change_within(of_the_mean, 2):.3g}" not in shown
 
 
-def test_what_cannot_be_written(tmp_path: Path) -> None:
+def test_unwritable_plot_path_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match=r"costs\.jpg"):
         draw_costs(tmp_path / "costs.jpg", PLAN, {200: 300})
     with pytest.raises(InvalidInput, match="there is no directory"):
@@ -84,7 +84,7 @@ def test_panels_have_equal_heights(plan: Plan, sizes: dict[int, int]) -> None:
     assert len({axes.get_ylim() for axes in _figure(plan, sizes).axes}) == 1
 
 
-def test_a_curve_too_low_to_be_read_has_its_own_axis() -> None:
+def test_much_lower_curve_has_its_own_axis() -> None:
     left, right = _figure(Plan(1, 1, 1, 1), {10**6: 10**6}).axes[:2]
     assert left.get_ylim()[1] < right.get_ylim()[1] / 20
 

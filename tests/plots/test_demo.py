@@ -13,7 +13,7 @@ def chapter(recomputed: int) -> Chapter:
     return Chapter("a sample", ["sample 1"], None, recomputed, 0.5, 50.0, 0.9, 0.8, "path", [(200 - recomputed, 0.7)])
 
 
-def test_it_shows_the_steps_of_retraining_after_each_request(tmp_path: Path) -> None:
+def test_demo_plot_shows_the_steps_of_retraining(tmp_path: Path) -> None:
     curve = [(0, 0.1), (200, 0.9)]
     story = Story(200, curve, [chapter(steps) for steps in (0, 105, 45, 80)], curve, "m", "m", "s", "s")
     draw_story(tmp_path / "demo.svg", story)

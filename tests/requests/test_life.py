@@ -132,7 +132,7 @@ def test_repeated_idempotency_key_returns_the_same_request(run: Run, defer: bool
     again = run.forget([Request(2), Request(3, 1)], idempotency_key="mail 7", defer=defer)
     assert [r.id for r in again] == [r.id for r in first]
     for other in ([Request(2)], [Request(3, 1), Request(2)], [Request(4)]):
-        with pytest.raises(InvalidInput, match="'mail 7' came with other requests"):
+        with pytest.raises(InvalidInput, match="'mail 7' was used for other requests"):
             run.forget(other, idempotency_key="mail 7")
     another = run.forget([Request(2), Request(3, 1)], idempotency_key="mail 8", defer=defer)
     assert [r.id for r in another] == [r.id for r in first], "a target that is erased or pending keeps its receipt"
@@ -465,7 +465,7 @@ def test_key_of_an_undone_cancelled_or_rejected_request_is_refused(run: Run) -> 
     run.forget(Request(3, 1), idempotency_key="k")
     assert run.forget(Request(3, 1), idempotency_key="k")[0].state == "purged"
     run.add(Request(3, 1), returning=True, seed=1)
-    with pytest.raises(InvalidInput, match="brought back"):
+    with pytest.raises(InvalidInput, match="added again"):
         run.forget(Request(3, 1), idempotency_key="k")
     assert run.forget(Request(3, 1), idempotency_key="another")[0].state == "purged"
     (pending,) = run.forget(Request(4), defer=True, idempotency_key="cancelled")
@@ -606,7 +606,7 @@ def test_interrupted_new_seed_draws_new_seeds_once_and_recomputes_every_step(run
 
 def test_key_used_with_another_new_seed_option_is_refused(run: Run) -> None:
     run.forget(Request(2), idempotency_key="k")
-    with pytest.raises(InvalidInput, match="came with other requests"):
+    with pytest.raises(InvalidInput, match="was used for other requests"):
         run.forget(Request(2), idempotency_key="k", new_seed=True)
 
 

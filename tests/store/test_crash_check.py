@@ -34,7 +34,7 @@ TARGETS = {"sample": Request(4, 5), "client": Request(3)}
 
 
 def copied_after(patch: pytest.MonkeyPatch, owner: type, name: str, run: Path, copy: Path, call: int = 1) -> None:
-    """As if the process were killed after the so-manieth call: the files as they are at that moment, logs included."""
+    """Copy the run after the n-th call, as if the process were killed then, logs included."""
     calls, method = [0], getattr(owner, name)
 
     def spied(self: Any, *given: Any, **named: Any) -> Any:

@@ -65,7 +65,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     good("policy", run, "batch", "--window", "7")
     good("forget", run, "--client", "2", "--defer")
     with run_directory.writing(run) as opened:
-        opened.record.book.also_known_as(["r-other"], [erased["id"]])
+        opened.record.book.add_aliases(["r-other"], [erased["id"]])
     Inbox(run).leave(Submission.of((Request(3),), "unknown"))
     shutil.copytree(run, root / "working")
     with run_directory.writing(root / "working") as opened:

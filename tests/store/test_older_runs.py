@@ -51,7 +51,7 @@ def test_older_run_verifies(older: Run) -> None:
     assert found.ok or not made_here(older)
 
 
-def test_older_run_goes_on_to_the_bytes_of_a_new_one(older: Run, tmp_path: Path) -> None:
+def test_older_run_resumes_to_the_bytes_of_a_new_run(older: Run, tmp_path: Path) -> None:
     if not made_here(older):
         pytest.skip("the run was made by another processor or other libraries")
     older.run_pending()

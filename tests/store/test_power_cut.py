@@ -454,7 +454,7 @@ def complaints(
 
 @pytest.mark.parametrize("every", [7, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_our_own_files(trained: Disk, recording: Recording, name: str, every: int) -> None:
+def test_power_cut_between_writes_loses_nothing(trained: Disk, recording: Recording, name: str, every: int) -> None:
     scenario = SCENARIOS[name]
     log = recorded(scenario, trained, recording)
     found = complaints(scenario, trained, log, undisturbed(scenario, trained), slice(None, None, every))
@@ -470,12 +470,12 @@ def require_nothing_to_be_done_again(scenario: Scenario, trained: Disk, recordin
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_what_is_done_stays_done(trained: Disk, recording: Recording, name: str) -> None:
+def test_finished_command_survives_power_cut(trained: Disk, recording: Recording, name: str) -> None:
     """The power fails after the command has ended: it need not be repeated."""
     require_nothing_to_be_done_again(SCENARIOS[name], trained, recording)
 
 
-def test_a_model_that_is_not_kept_stays_gone(recording: Recording) -> None:
+def test_deleted_model_does_not_return_after_power_cut(recording: Recording) -> None:
     """The round before the last is the last one that is dropped: nothing is written to ``models/`` afterwards."""
     plan = replace(PLAN, rounds=4)
 
@@ -655,7 +655,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
 
 @pytest.mark.parametrize("every", [29, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_cuts_in_commits(trained: Disk, commits: Commits, name: str, every: int) -> None:
+def test_power_cut_in_a_sqlite_commit_loses_nothing(trained: Disk, commits: Commits, name: str, every: int) -> None:
     scenario = SCENARIOS[name]
     expected = undisturbed(scenario, trained)
     cuts = [(how, each.promised, disk) for each in commits(scenario, trained) for how, disk in each.disks()]
@@ -667,7 +667,7 @@ def test_cuts_in_commits(trained: Disk, commits: Commits, name: str, every: int)
 
 
 @pytest.mark.parametrize("name", ["train", "forget"])
-def test_a_lost_commit_is_noticed(trained: Disk, commits: Commits, name: str) -> None:
+def test_lost_synced_commit_is_caught(trained: Disk, commits: Commits, name: str) -> None:
     """The wrong variant: a commit that was synced is gone although later ones of other databases are there."""
     scenario = SCENARIOS[name]
     expected = undisturbed(scenario, trained)

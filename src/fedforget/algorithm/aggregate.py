@@ -24,7 +24,7 @@ Tensors = Mapping[str, NDArray[np.generic]]
 
 
 def average(slots: Sequence[Id], replies: Sequence[TrainReply]) -> dict[str, NDArray[np.generic]]:
-    """θ^(t) = 1/K Σ_{k in P^(t)} θ_k^(t): a client that fills m of the K slots counts m times."""
+    """Return θ^(t) = 1/K Σ_{k in P^(t)} θ_k^(t): a client that fills m of the K slots counts m times."""
     models: dict[Id, Tensors] = {reply.client: reply.model for reply in replies}
     counts = multiplicities(slots)
     for client in counts:
@@ -95,5 +95,5 @@ class FedAdam:
 
 
 def aggregator(settings: ServerOptimizer, parameters: frozenset[str]) -> Aggregator:
-    """The aggregator that a plan asks for; ``parameters`` are the names that an optimiser may step."""
+    """Return the aggregator that the plan selects; ``parameters`` are the names that an optimiser may step."""
     return TakeAverage() if settings.name == "average" else FedAdam(settings, parameters)

@@ -1,4 +1,7 @@
-"""One client: its samples, its draws, its first uses. A client decides the requests about its samples."""
+"""One client: its samples, its draws and their first uses.
+
+Only the client can decide what erasing one of its samples changes.
+"""
 
 from __future__ import annotations
 
@@ -30,14 +33,14 @@ _PERSON = b"fedforget/wit/1"
 
 @dataclass(frozen=True, slots=True)
 class LocalDraws:
-    """What a client draws for one round: a row of places in its samples and a random stream for each step."""
+    """A client's draws for one round: for each step, a row of positions in its samples and a random stream."""
 
     rows: NDArray[np.intp]
     streams: tuple[bytes, ...]
 
 
 class Client:
-    """What a client knows and the server does not."""
+    """The private state of one client; the server sees none of it."""
 
     def __init__(
         self,
@@ -57,24 +60,24 @@ class Client:
         self._witness_key = b""
 
     def draws(self, round_: int) -> LocalDraws:
-        """The draws of a round. They depend on the client's seed and samples, and on nothing else."""
+        """Derive the draws of a round. They depend on the client's seed and samples alone."""
         streams = (Address(Purpose.STATE, round_, step, self._block) for step in self._steps)
         return LocalDraws(self._batches(round_, self.samples), tuple(map(self._priorities.stream, streams)))
 
     def local_round(
         self, task: TrainTask, draws: LocalDraws | None = None
     ) -> tuple[LocalRound, list[tuple[Id, Id, int]]]:
-        """The batches of a round (Algorithm 1, lines 10-11), and the uses in it that are first ones.
+        """Return the mini-batches of a round (Algorithm 1, lines 10-11) and its first uses, which are noted here.
 
-        ``draws``: the draws of the round, if the caller has them already.
+        ``draws``: the draws of the round, if the caller has derived them already.
         """
         work = self._round(task, draws or self.draws(task.round))
         return work, self._first_uses(task.round, work.rows)
 
     def first_steps(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
-        """The steps of a round that its witness is about, on the samples that stay. Notes nothing."""
+        """Return the steps that the witness of a round covers, on the samples that stay. Notes no first use."""
         work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
-        if staying is not self.samples:  # a sample that the round did not draw leaves without changing its draws
+        if staying is not self.samples:  # erasing a sample that was not drawn leaves the draws as they are
             work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
         steps = min(WITNESSED_STEPS, len(work.rows))
         return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
@@ -84,7 +87,7 @@ class Client:
         return LocalRound(task.round, self.id, task.model, self.samples.ids, draws.rows, draws.streams, after)
 
     def witness(self, round_: int, checksum: bytes) -> bytes:
-        """A checksum of the first steps of a round, keyed: it says nothing to a reader without the client's seed."""
+        """Return a keyed digest of the checksum of a round's first steps, meaningless without the client's seed."""
         if not self._witness_key:
             self._witness_key = self._priorities.stream(Address(Purpose.WITNESS, 0, 0, self._block))
         message = round_.to_bytes(8, "big") + checksum
@@ -100,13 +103,13 @@ class Client:
         return uses
 
     def _batches(self, round_: int, samples: IdSet) -> NDArray[np.intp]:
-        """A row for each step: the places of its batch."""
+        """Return a row for each step: the positions of its mini-batch."""
         return draw_batches_without_replacement(
             self._priorities, self.id, samples, round_, self._steps, self._plan.batch_size
         )
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
-        """The first step that used each sample, and whether nothing would be left."""
+        """Return the first step that used each sample, and whether the client would be empty without them."""
         for sample in query.samples:
             if sample not in self.samples:
                 raise UnknownTarget(
@@ -117,7 +120,7 @@ class Client:
         return ForgetReply(self.id, steps, now_empty=len(set(query.samples)) == len(self.samples))
 
     def what_would_join(self, query: JoinQuery) -> JoinReply:
-        """The first draw that would have held a newcomer, on the set that has it."""
+        """Return the first step whose mini-batch, drawn from the larger set, holds one of the new samples."""
         larger = IdSet((*self.samples, *query.samples), what=f"sample of client {shown(self.id)}")
         new = np.fromiter(map(larger.position.__getitem__, query.samples), np.intp)
         for round_ in query.rounds:

@@ -1,11 +1,11 @@
-"""Draws that are a pure function of a seed and of who is there.
+"""Draws as a pure function of a seed and of the ids present.
 
 Every draw has an address (purpose, round, slot or step, client). At an address each id has a priority, and the ids with
-the smallest priorities are drawn. Take an id away and a draw changes only if it held that id; the next in line
-takes its place. What is left is the draw on the remaining ids for the same seed.
+the smallest priorities are drawn. Removing an id changes a draw only if the draw held that id; the id with the next
+smallest priority takes its place. The result is the draw from the remaining ids with the same seed.
 
-The functions that draw take the priorities as an argument: from the PRF in production, from an oracle that walks every
-order under test (``fedforget.evidence.laws``).
+The drawing functions take the priorities as an argument: a PRF in production, an oracle that enumerates every order
+under test (``fedforget.evidence.laws``).
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 SEED_BYTES = 32
 NO_CLIENT = b"\xff" * BLOCK_BYTES
 _PERSON = b"fedforget/draw/1"
-_TOGETHER = 2**14  # priorities that are compared by one call: more calls cost time, more priorities cost memory
+_TOGETHER = 2**14  # priorities compared by one call: fewer cost more calls, more cost more memory
 
 
 class Purpose(IntEnum):
-    """What a draw is for; part of its address, fixed for ever."""
+    """The purpose of a draw: part of its address, never renumbered."""
 
     SLOT = 1
     BATCH = 2
@@ -41,7 +41,7 @@ class Purpose(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a draw stands: rounds from 1, slots and steps from 0."""
+    """The address of a draw: rounds count from 1, slots and steps from 0."""
 
     purpose: Purpose
     round: int
@@ -53,16 +53,16 @@ class Address:
 
 
 class Priorities(Protocol):
-    """Gives every id of a set its priority at an address, as two columns of 64 bits: high and low half."""
+    """Return the priority of every id at an address, as two columns of 64 bits: high and low half."""
 
     def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]: ...
 
     def stream(self, address: Address) -> bytes:
-        """The key of the random stream at an address (dropout and the like)."""
+        """Return the key of the random stream at an address (for dropout and the like)."""
 
 
 def draw_key(seed: bytes, address: Address) -> bytes:
-    """The AES-128 key of an address."""
+    """Derive the AES-128 key of an address."""
     return hashlib.blake2b(address.message(), key=seed, digest_size=16, person=_PERSON).digest()
 
 
@@ -77,7 +77,7 @@ class PrfPriorities:
     def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
         cipher = Cipher(algorithms.AES(draw_key(self._seed, address)), modes.ECB())  # noqa: S305 (used as a PRP)
         size = ids.blocks.size
-        encrypted = np.empty(size + BLOCK_BYTES - 1, np.uint8)  # update_into asks for room for one more block
+        encrypted = np.empty(size + BLOCK_BYTES - 1, np.uint8)  # update_into needs space for one more block
         if size:
             cipher.encryptor().update_into(ids.blocks.data.cast("B"), encrypted.data)
         return encrypted[:size].view(">u8").reshape(-1, 2)
@@ -87,7 +87,7 @@ class PrfPriorities:
 
 
 def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
-    """Positions, ascending, of the ``count`` smallest priorities in each row, compared over all 16 bytes."""
+    """Return the positions, ascending, of the ``count`` smallest priorities of each row, compared over all 16 bytes."""
     *rows, size, _ = priorities.shape
     if count >= size:
         return np.tile(np.arange(size), (*rows, 1))
@@ -100,7 +100,7 @@ def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
 
 
 def _draw(priorities: Priorities, addresses: Sequence[Address], ids: IdSet, count: int) -> NDArray[np.intp]:
-    """A row for each address: the positions of those that are drawn there."""
+    """Return a row for each address: the positions of the ids drawn there."""
     together = max(1, _TOGETHER // len(ids))
     groups = [addresses[start : start + together] for start in range(0, len(addresses), together)]
     return np.concatenate(
@@ -109,7 +109,7 @@ def _draw(priorities: Priorities, addresses: Sequence[Address], ids: IdSet, coun
 
 
 def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_: int, slots: int) -> list[Id]:
-    """The clients in the K slots of a round: each slot uniform over the roster, the slots independent.
+    """Draw the clients in the K slots of a round: each slot uniform over the roster, the slots independent.
 
     Algorithm 1, line 7: the multiset P^(t).
     """
@@ -122,10 +122,10 @@ def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_:
 def draw_batches_without_replacement(
     priorities: Priorities, client: Id, samples: IdSet, round_: int, steps: Sequence[int], size: int
 ) -> NDArray[np.intp]:
-    """A client's mini-batch for each step, as positions in ``samples``: a uniform subset of min(b, N_k), in ascending
-    block order, the steps independent.
+    """Draw a client's mini-batch for each step, as positions in ``samples``.
 
-    Algorithm 1, line 11: B_k^(t).
+    Each is a uniform subset of min(b, N_k) samples, in ascending block order; the steps are independent. Algorithm 1,
+    line 11: B_k^(t).
     """
     if size >= len(samples):
         return np.tile(np.arange(len(samples)), (len(steps), 1))
@@ -137,13 +137,13 @@ def draw_batches_without_replacement(
 def draw_batch_without_replacement(
     priorities: Priorities, client: Id, samples: IdSet, round_: int, step: int, size: int
 ) -> NDArray[np.intp]:
-    """The mini-batch of one step."""
+    """Draw the mini-batch of one step."""
     batch: NDArray[np.intp] = draw_batches_without_replacement(priorities, client, samples, round_, (step,), size)[0]
     return batch
 
 
 def multiplicities(slots: Sequence[Id]) -> dict[Id, int]:
-    """How often each distinct client was drawn, in ascending order of id blocks."""
+    """Count how often each client was drawn, in ascending order of id blocks."""
     counts: dict[Id, int] = {}
     for client in sorted(slots, key=id_block):
         counts[client] = counts.get(client, 0) + 1

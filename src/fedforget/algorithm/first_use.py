@@ -1,7 +1,7 @@
-"""The first use of every id: the paper's dictionary that answers "is anything to do?" in O(1) (Section 5.3).
+"""The first use of every id: the paper's dictionary that decides in O(1) whether to recompute (Section 5.3).
 
-For a sample it is the earliest step, for a client the earliest round. It is part of the state: noted while learning,
-taken back while rewinding, and derivable again from the seeds at any time.
+For a sample it is the earliest step, for a client the earliest round. First uses are part of the state: learning notes
+them, a rewind drops them, and the seeds determine them at any time.
 """
 
 from __future__ import annotations
@@ -26,39 +26,39 @@ class FirstUse:
             self._when[ids.position[identifier]] = when
 
     def note(self, positions: NDArray[np.intp], when: int) -> list[Id]:
-        """Note a use; returns the ids for which it was the first."""
+        """Note a use. Return the ids for which it was the first."""
         fresh = positions[self._when[positions] == NEVER]
         self._when[fresh] = when
         return [self.ids.ids[place] for place in fresh]
 
     def are_known(self, positions: NDArray[np.intp]) -> bool:
-        """Whether all of these were used before."""
+        """Return whether all of these were used before."""
         return bool(self._when[positions].all())
 
     def of(self, identifier: Id) -> int | None:
         return int(self._when[self.ids.position[identifier]]) or None
 
     def look_up(self, ids: Sequence[Id]) -> NDArray[np.int64]:
-        """First uses in bulk, ``NEVER`` where there was none."""
+        """Return the first use of each id, ``NEVER`` where there was none."""
         return self._when[self.places(self.ids, ids)]
 
     @staticmethod
     def places(within: IdSet, ids: Sequence[Id]) -> NDArray[np.intp]:
-        """Where each of ``ids`` stands in a set."""
+        """Return the position of each of ``ids`` in a set."""
         return np.fromiter(map(within.position.__getitem__, ids), np.intp, len(ids))
 
     def rewind(self, last: int) -> None:
-        """Take back every use after ``last``."""
+        """Drop every use after ``last``."""
         self._when[self._when > last] = NEVER
 
     def without(self, ids: Iterable[Id]) -> FirstUse:
-        """The same, for the ids that are left."""
+        """Return the first uses of the remaining ids."""
         left = self.ids.without(ids)
         made = FirstUse(left)
         made._when = self.look_up(left.ids)
         return made
 
     def known(self) -> dict[Id, int]:
-        """Every first use there was."""
+        """Return the first use of every id that was used."""
         used = np.flatnonzero(self._when)
         return {self.ids.ids[place]: int(self._when[place]) for place in used}

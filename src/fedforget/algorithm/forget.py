@@ -1,7 +1,7 @@
 """Forgetting: Algorithms 2 and 3, corrected. Remove the ids, rewind to before the first draw that held one, learn.
 
-The unit of rewinding is the round: no local model is ever stored, and the draws of the changed round are those of the
-seeds on what is left, never drawn afresh (see ``docs/errata.md``).
+The unit of rewinding is the round, because no local model is stored. The changed round derives its draws from the same
+seeds and the remaining ids; it never redraws them (see ``docs/errata.md``).
 """
 
 from __future__ import annotations
@@ -41,16 +41,16 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What a batch changes. It holds everything that carrying it out needs, so a crash can be finished from it."""
+    """What a batch changes: everything that is needed to carry it out, also after a crash."""
 
     requests: tuple[Request, ...]
     first_changed_steps: tuple[int | None, ...]  # t_S or t_C of each request; None if no draw held it
-    leaving: tuple[Id, ...]  # clients that go, asked for or emptied
-    goal: int  # rounds done when the batch arrived: learning goes on to there
-    rewind_to: int  # the last round that stays valid; the goal if no draw changed
+    leaving: tuple[Id, ...]  # clients that leave: erased by request, or emptied
+    goal: int  # rounds done when the batch arrived: learning continues up to it
+    rewind_to: int  # the last round that remains valid; equal to the goal if no draw changed
     joining: tuple[Newcomer, ...] = ()
     new_seeds: bytes | None = None  # the root of new seeds for all parties
-    batch_id: str = ""  # the journal's name for it
+    batch_id: str = ""  # assigned by the journal
 
     @property
     def first_changed_step(self) -> int | None:
@@ -58,24 +58,24 @@ class Decision:
 
 
 class Journal(Protocol):
-    """Notes how far a decision has come, so that the next process can finish it after a crash."""
+    """Records the progress of a decision, so that the next process can finish it after a crash."""
 
     def begin(self, decision: Decision) -> Decision:
-        """Make the decision durable and return it as it will be carried out; or raise, and nothing has changed.
+        """Make the decision durable and return it as it will be carried out. If it raises, nothing has changed.
 
-        The journal names the decision. It may raise the goal (to that of an unfinished batch), rewind further, and add
+        The journal sets the batch id. It may raise the goal to that of an unfinished batch, rewind further, and add
         requests whose targets leave anyway.
         """
 
     def removed(self, decision: Decision) -> None:
-        """The ids are removed (or have joined) and the state is rewound."""
+        """Record that the ids are removed (or have joined) and the state is rewound."""
 
     def recomputed(self, decision: Decision) -> None:
-        """Learning has come to the decision's goal."""
+        """Record that learning has reached the decision's goal."""
 
 
 class NoJournal:
-    """A ``Journal`` for what lives in memory: nothing outlasts a crash."""
+    """A ``Journal`` for memory without a disk: it records nothing."""
 
     def begin(self, decision: Decision) -> Decision:
         return decision
@@ -88,7 +88,7 @@ class NoJournal:
 def forget(
     server: Server, requests: Sequence[Request], journal: Journal | None = None, on_round: OnRound | None = None
 ) -> Decision:
-    """Algorithms 2 and 3 for any batch of requests: decide, remove and rewind, learn."""
+    """Run Algorithms 2 and 3 for a batch of requests: decide, remove and rewind, learn."""
     journal = journal or NoJournal()
     decision = journal.begin(decide(server, requests))
     carry_out(server, decision, journal, on_round)
@@ -96,9 +96,10 @@ def forget(
 
 
 def decide(server: Server, requests: Sequence[Request]) -> Decision:
-    """Look up the first use of everything asked for (Algorithm 2, lines 1-4; Algorithm 3, lines 1-4). Changes nothing.
+    """Look up the first use of every target (Algorithm 2, lines 1-4; Algorithm 3, lines 1-4). Changes nothing.
 
-    Only its client knows whether a sample was used: it answers with the first step, and whether it would be empty.
+    Only its client knows whether a sample was used. The client replies with the first step, and whether it would be
+    empty.
     """
     memory, plan = server.memory, server.plan
     for request in requests:
@@ -130,18 +131,18 @@ def carry_out(server: Server, decision: Decision, journal: Journal, on_round: On
     """Remove, rewind and learn (Algorithm 2, line 5; Algorithm 3, line 5)."""
     remove(server, decision, journal)
     learn(server, decision.goal, on_round)
-    if server.memory.rounds_done >= decision.goal or not len(server.memory.roster):  # else ``on_round`` stopped it
+    if server.memory.rounds_done >= decision.goal or not len(server.memory.roster):  # otherwise ``on_round`` stopped it
         journal.recomputed(decision)
 
 
 def remove(server: Server, decision: Decision, journal: Journal) -> None:
-    """Apply a decision up to the point where learning goes on."""
+    """Apply a decision, up to the point where learning continues."""
     apply(server, decision)
     journal.removed(decision)
 
 
 def apply(server: Server, decision: Decision) -> None:
-    """Remove the ids at their clients, rewind every party to before the first change, let newcomers in. Idempotent."""
+    """Remove the ids at their clients, rewind every party to before the first change, add newcomers. Idempotent."""
     leaving = set(decision.leaving)
     orders = [RemoveOrder(client, None) for client in decision.leaving]
     orders += [

@@ -1,7 +1,7 @@
 """Ids of clients and samples, and the 16-byte blocks that the draws see.
 
 An id is an integer in [0, 2^63) or a string. A string of decimal digits without leading zeros *is* that integer,
-so ``3`` and ``"3"`` are one id. The block of an id is fixed for ever: test vectors hold it in place.
+so ``3`` and ``"3"`` are one id. The block of an id never changes: test vectors pin it.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _PERSON = b"fedforget/id/1"
 
 
 def canonical_id(value: object) -> Id:
-    """The one spelling of an id: an ``int`` where it is one, else a ``str``.
+    """Return the canonical form of an id: an ``int`` if it is one, else a ``str``.
 
     >>> canonical_id("3"), canonical_id(3), canonical_id("03"), canonical_id("ward-7")
     (3, 3, '03', 'ward-7')
     """
     if isinstance(value, str):
-        text = str.__str__(value)  # its characters, whatever a subclass prints
+        text = str.__str__(value)  # the characters, even if a subclass overrides __str__
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -56,7 +56,7 @@ def canonical_id(value: object) -> Id:
 
 
 def id_block(identifier: Id) -> bytes:
-    """The 16 bytes that stand for a canonical id in every draw."""
+    """Return the 16 bytes that represent a canonical id in every draw."""
     if isinstance(identifier, int):
         return bytes(8) + identifier.to_bytes(8, "big")
     return b"\x01" + hashlib.blake2b(identifier.encode("utf-8"), digest_size=15, person=_PERSON).digest()
@@ -73,7 +73,7 @@ class IdSet:
                     f"duplicate {what} {quoted(first)}"
                     if first == second
                     else f"{what}s {quoted(first)} and {quoted(second)} collide",
-                    hint="every id of a set must be its own; an integer and its decimal spelling are one id",
+                    hint="ids must be unique; an integer and its decimal spelling are one id",
                 )
         self.ids: tuple[Id, ...] = tuple(identifier for _, identifier in pairs)
         joined = b"".join(block for block, _ in pairs)
@@ -96,11 +96,11 @@ class IdSet:
 
     @cached_property
     def position(self) -> dict[Id, int]:
-        """Where each id stands in block order."""
+        """The position of each id in block order."""
         return {identifier: place for place, identifier in enumerate(self.ids)}
 
     def without(self, ids: Iterable[Id]) -> IdSet:
-        """The set that is left when ``ids`` are taken out; the order of the others is untouched."""
+        """Return the set without ``ids``, in the same order."""
         gone = [self.position[identifier] for identifier in set(ids) if identifier in self.position]
         if not gone:
             return self

@@ -1,7 +1,7 @@
-"""Joining: samples and clients that come later, as if they had been there from the beginning.
+"""Joining: add samples and clients later, as if they had been present from the beginning.
 
-Forgetting read backwards. On the larger set a draw changes only if it holds a newcomer, so the state is rewound to
-before the first draw that would have held one, and learnt again from there.
+Joining is forgetting in reverse. On the larger set a draw changes only if it holds a newcomer, so the server rewinds to
+before the first draw that would have held one, and learns again from there.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fedforget.algorithm.ports import JoinQuery, Newcomer
 def join(
     server: Server, newcomers: Sequence[Newcomer], journal: Journal | None = None, on_round: OnRound | None = None
 ) -> Decision:
-    """Let samples and clients in, as if they had been there from the beginning."""
+    """Add samples and clients, as if they had been present from the beginning."""
     journal = journal or NoJournal()
     decision = journal.begin(decide_joining(server, newcomers))
     carry_out(server, decision, journal, on_round)
@@ -26,7 +26,7 @@ def join(
 
 
 def decide_joining(server: Server, newcomers: Sequence[Newcomer]) -> Decision:
-    """What letting them in changes. Changes nothing itself."""
+    """Decide what adding these newcomers changes. Changes nothing itself."""
     step = first_change(server, {new.client: [sample for sample, _ in new.samples] for new in newcomers})
     goal = server.memory.rounds_done
     rewind_to = goal if step is None else server.plan.round_of(step) - 1
@@ -34,10 +34,10 @@ def decide_joining(server: Server, newcomers: Sequence[Newcomer]) -> Decision:
 
 
 def first_change(server: Server, joining: Mapping[Id, Sequence[Id]]) -> int | None:
-    """The first step whose draw would have held one of these samples, or an unknown client; None if none would.
+    """Return the first step whose draw would have held one of these samples or a new client; None if none would.
 
-    Every slot of every round is drawn again on the larger roster, up to the first that holds a new client; which of a
-    client's batches would change only the client can say.
+    The server derives every slot again on the larger roster, up to the first that holds a new client. Each client
+    derives its own mini-batches.
     """
     memory, plan = server.memory, server.plan
     new = {client for client in joining if client not in memory.roster}

@@ -1,4 +1,4 @@
-"""Learning: Algorithm 1 (FATS), one loop, for training, resuming, recomputing and replaying alike."""
+"""Learning: Algorithm 1 (FATS). One loop trains, resumes, recomputes and replays."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from fedforget.algorithm.ports import Aggregator, Federation, ServerMemory, Stat
 from fedforget.algorithm.seeds import SeedSource
 
 OnRound = Callable[[int, State], object]  # a true value stops the loop after that round
-DrawSlots = Callable[[Priorities, IdSet, int, int], list[Id]]  # as ``draw_clients_with_replacement`` does
+DrawSlots = Callable[[Priorities, IdSet, int, int], list[Id]]  # same contract as ``draw_clients_with_replacement``
 
 
 @dataclass(slots=True)
 class Server:
     """The server: its plan, its random source, its memory, and how it reaches the clients.
 
-    ``draw_slots`` may return draws that were made before; they are those of ``draw_clients_with_replacement``.
+    ``draw_slots`` may return cached draws, equal to those of ``draw_clients_with_replacement``.
     """
 
     plan: Plan
@@ -30,12 +30,12 @@ class Server:
     draw_slots: DrawSlots | None = None
 
     def slots(self, round_: int) -> list[Id]:
-        """The clients in the K slots of a round (Algorithm 1, line 7)."""
+        """Draw the clients in the K slots of a round (Algorithm 1, line 7)."""
         draw = self.draw_slots or draw_clients_with_replacement
         return draw(self.priorities, self.memory.roster, round_, self.plan.clients_per_round)
 
     def reseed(self, seeds: SeedSource) -> None:
-        """Draw everything anew: other seeds for the server and for every client."""
+        """Give the server and every client a new seed."""
         clients, own = {client: seeds.client(client) for client in self.memory.roster}, seeds.server()
         self.federation.reseed(clients)
         self.memory.reseed(own, {client: seed.commitment for client, seed in clients.items()})
@@ -43,7 +43,7 @@ class Server:
 
 
 def learn(server: Server, until: int, on_round: OnRound | None = None) -> None:
-    """Algorithm 1: for each round from the first one without a model, derive its draws, train, aggregate, commit.
+    """Run Algorithm 1: for each round without a model, derive its draws, train, aggregate, commit.
 
     A client drawn m times trains once and counts m/K in the average (Section 5.2's equivalent procedure).
     """

@@ -1,4 +1,4 @@
-"""Both parties' memories without a disk, for replaying and for enumerating laws. One contract with ``store``."""
+"""Both parties' memories without a disk, for replays and for enumerating laws. ``store`` has the same contract."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedforget.algorithm.seeds import Seed
 
 
 class ServerInMemory:
-    """A ``ServerMemory`` that keeps its states in a dictionary, from ``state`` after ``rounds_done`` rounds on."""
+    """A ``ServerMemory`` that keeps its states in a dictionary, beginning with ``state`` of ``rounds_done``."""
 
     def __init__(self, plan: Plan, roster: IdSet, state: State, rounds_done: int = 0) -> None:
         self._plan = plan
@@ -45,7 +45,7 @@ class ServerInMemory:
             del self._states[round_ - 1]
 
     def begin(self, batch_id: str) -> None:
-        """Nothing outlasts a crash here, so nothing is noted."""
+        """Do nothing: memory does not survive a crash."""
 
     def rewind(self, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:  # noqa: ARG002
         self.rounds_done = min(self.rounds_done, rounds_done)
@@ -58,7 +58,7 @@ class ServerInMemory:
         self._first_use = FirstUse(IdSet((*self.roster, *new), what="client"), self._first_use.known())
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
-        """Seeds are the caller's business here."""
+        """Do nothing: the caller holds the seeds."""
 
 
 class ClientsInMemory:

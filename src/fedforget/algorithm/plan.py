@@ -1,7 +1,7 @@
-"""The plan of a run: what is decided once, before any data are touched, and never again.
+"""The plan of a run: settings that are fixed before any data are read, and never change.
 
-K and b are formulas in M and N (Algorithm 1, line 1). Re-evaluated after an erasure they would change the law of
-learning, so here they are integers that are frozen with the plan; the ρ they realise is only reported.
+K and b are formulas in M and N (Algorithm 1, line 1). Evaluating them again after an erasure would change the law of
+learning, so the plan freezes them as integers; the ρ they realise is only reported.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _MOST_A_ROUND = {"clients_per_round": 10**6, "local_steps": 10**6}
 KEEP_EVERY: Final = "every"
 KEEP_ENDS: Final = "ends"
 Keep = int | Literal["every", "ends"]
-_WITNESS_INTERVAL = 10  # rounds: noting one each round takes 5 % of a short round
+_WITNESS_INTERVAL = 10  # rounds: a witness each round would take 5 % of a short round
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class LocalOptimizer:
 
 @dataclass(frozen=True, slots=True)
 class ServerOptimizer:
-    """What the server does with the average: takes it (``average``), or steps towards it (``fedadam``)."""
+    """How the server uses the average: as the next model (``average``), or as a step (``fedadam``)."""
 
     name: str = "average"
     lr: float = 0.01
@@ -99,23 +99,24 @@ class Plan:
         return self.local_steps * self.rounds
 
     def step_of(self, round_: int, index: int) -> int:
-        """The step t, from 1, of the local step ``index``, from 0, of a round."""
+        """Return the step t, from 1, of the local step ``index``, from 0, of a round."""
         return (round_ - 1) * self.local_steps + index + 1
 
     def round_of(self, step: int) -> int:
-        """The round, from 1, that a step belongs to."""
+        """Return the round, from 1, of a step."""
         return (step - 1) // self.local_steps + 1
 
     def is_kept(self, round_: int, rounds_done: int) -> bool:
-        """Whether the model of a round is on disk once ``rounds_done`` are: the first and the last always are."""
+        """Return whether a round's model is kept after ``rounds_done`` rounds; the first and the last always are."""
         if round_ in (0, rounds_done) or self.keep == KEEP_EVERY:
             return True
         return isinstance(self.keep, int) and round_ % self.keep == 0
 
     def last_witnessed_round(self, rounds_done: int) -> int:
-        """The latest of the first ``rounds_done`` rounds that clients note a witness of; 0 if there is none.
+        """Return the latest of the first ``rounds_done`` rounds that has a witness; 0 if none has.
 
-        The first ten rounds and about every tenth after them, of those whose starting state stays on disk.
+        Clients note a witness in the first ten rounds and in about every tenth after them, where the round's starting
+        state is kept.
         """
         if not rounds_done or self.keep == KEEP_ENDS:
             return min(rounds_done, 1)
@@ -125,11 +126,11 @@ class Plan:
         return max(early - (early - 1) % kept, rounds_done - (rounds_done - 1) % interval)
 
     def has_witness(self, round_: int) -> bool:
-        """Whether the clients of a round note a witness of it."""
+        """Return whether the clients of a round note a witness of it."""
         return self.last_witnessed_round(round_) == round_
 
     def kept_count(self, rounds_done: int) -> int:
-        """How many models are on disk once ``rounds_done`` rounds are."""
+        """Return how many models are kept after ``rounds_done`` rounds."""
         every = {KEEP_EVERY: 1, KEEP_ENDS: max(1, rounds_done)}.get(str(self.keep)) or int(self.keep)
         return 1 + -(-rounds_done // every)
 
@@ -147,7 +148,7 @@ class Plan:
         samples: float | Fraction | None = None,
         **others: object,
     ) -> Plan:
-        """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down so that no ρ exceeds what was asked for at this N.
+        """Make a plan with K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down so that no ρ exceeds the given one.
 
         M and N come from the clients' ``sizes`` (N their mean) or directly from ``clients`` and ``samples``.
 
@@ -161,11 +162,11 @@ class Plan:
         return cls(found.slots, found.batch, local_steps, found.rounds, **others)  # type: ignore[arg-type]
 
     def realised_rho_c(self, clients: int) -> float:
-        """ρ_C = K·R/M on the present roster."""
+        """Return ρ_C = K·R/M on the present roster."""
         return self.clients_per_round * self.rounds / clients if clients else 0.0
 
     def realised_rho_s(self, sizes: Iterable[int]) -> float:
-        """ρ_S = b·K·T/(N·M), with min(b, N_k) and N_k of the client for which it is worst."""
+        """Return ρ_S = b·K·T/(N·M), with min(b, N_k) and N_k of the client where it is largest."""
         present = [size for size in sizes if size]
         if not present:
             return 0.0
@@ -181,7 +182,7 @@ def _require_numbers(settings: LocalOptimizer | ServerOptimizer) -> None:
 
 
 def goal_of(rounds: int, until: int | None) -> int:
-    """The round to train to: the plan's last, or an earlier one."""
+    """Return the round to train to: ``until``, or the plan's last."""
     if until is None:
         return rounds
     if not 0 <= until <= rounds:

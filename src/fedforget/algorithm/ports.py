@@ -1,4 +1,4 @@
-"""What the algorithm asks of the world: small messages between server and clients, and a memory for each party.
+"""The ports of the algorithm: messages between server and clients, and a memory for each party.
 
 The server knows the roster, slots, rounds and models; only a client knows its sample ids, its seed and its batches.
 Models and states are opaque here: tensors in production, tuples of batches where laws are enumerated.
@@ -17,12 +17,12 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.seeds import Seed
 
 WITNESS_BYTES = 16
-WITNESSED_STEPS = 5  # more steps show more: a loss may differ only for a class that few batches hold
+WITNESSED_STEPS = 5  # several, because a loss may differ only for a class that few mini-batches hold
 
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Everything the server carries from round to round, and everything that is rewound."""
+    """Everything that the server carries from round to round, and that a rewind restores."""
 
     model: Any
     optimizer: Any = None
@@ -30,7 +30,7 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class TrainTask:
-    """Server to client: train round r from this model."""
+    """Server to client: train this round from this model."""
 
     round: int
     client: Id
@@ -39,7 +39,7 @@ class TrainTask:
 
 @dataclass(frozen=True, slots=True)
 class TrainReply:
-    """Client to server: my model after E local steps."""
+    """Client to server: the local model after E local steps."""
 
     client: Id
     model: Any
@@ -47,7 +47,7 @@ class TrainReply:
 
 @dataclass(frozen=True, slots=True)
 class Presence:
-    """Client to server: who I am, and the commitment to my seed."""
+    """Client to server: the client's id and the commitment to its seed."""
 
     client: Id
     commitment: bytes
@@ -55,7 +55,7 @@ class Presence:
 
 @dataclass(frozen=True, slots=True)
 class ForgetQuery:
-    """Server to client: if these samples of yours went, what would change?"""
+    """Server to client: report what erasing these samples would change."""
 
     client: Id
     samples: tuple[Id, ...]
@@ -63,7 +63,7 @@ class ForgetQuery:
 
 @dataclass(frozen=True, slots=True)
 class ForgetReply:
-    """Client to server: the first step that used each sample (None: never), and whether I would be empty."""
+    """Client to server: the first step that used each sample (None: never), and whether none would remain."""
 
     client: Id
     first_steps: tuple[int | None, ...]
@@ -72,7 +72,7 @@ class ForgetReply:
 
 @dataclass(frozen=True, slots=True)
 class JoinQuery:
-    """Server to client: you took part in these rounds; if you had had these samples too, what would have changed?"""
+    """Server to client: report what these additional samples would have changed in these rounds of the client."""
 
     client: Id
     samples: tuple[Id, ...]
@@ -81,7 +81,7 @@ class JoinQuery:
 
 @dataclass(frozen=True, slots=True)
 class JoinReply:
-    """Client to server: the first step that would have used one of them (None: none would)."""
+    """Client to server: the first step that would have used one of the samples (None: no step)."""
 
     client: Id
     first_step: int | None
@@ -89,7 +89,7 @@ class JoinReply:
 
 @dataclass(frozen=True, slots=True)
 class RemoveOrder:
-    """Server to client: forget these samples, or (None) everything."""
+    """Server to client: remove these samples, or (None) all data of the client."""
 
     client: Id
     samples: tuple[Id, ...] | None
@@ -97,7 +97,7 @@ class RemoveOrder:
 
 @dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Samples that join, with the digests of their content; ``seed`` is None for a client that is present already."""
+    """Samples that join, with the digests of their content; ``seed`` is None if the client is in the roster already."""
 
     client: Id
     seed: Seed | None
@@ -105,50 +105,53 @@ class Newcomer:
 
 
 class Federation(Protocol):
-    """How the server reaches the clients. Replies come in the order of the tasks; a missing one raises an error that
-    names the client.
+    """How the server reaches the clients.
+
+    Replies come in the order of the tasks. A missing reply raises an error that names the client.
     """
 
     def who_are_you(self) -> list[Presence]:
-        """Every client that can be reached, in ascending order of id blocks."""
+        """Return every client that can be reached, in ascending order of id blocks."""
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
-        """Each client trains its local round and notes its first uses, or none of them notes anything."""
+        """Train each client's local round and note the first uses. If one client fails, no client notes anything."""
 
     def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
-        """Whether the client's first steps of a round that it trained before give the same again.
+        """Repeat the client's first steps of an earlier round. Return whether the result agrees with its witness.
 
-        None if it has no witness of that round. The witness itself never leaves the client. ``leaving``: samples that
-        the round did not draw, and that may not be in the data any more.
+        None if the client has no witness of that round. The witness never leaves the client. ``leaving``: samples that
+        the round did not draw, and that may be missing from the data.
         """
 
-    def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]: ...
+    def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
+        """Return, for each query, what erasing its samples would change."""
 
-    def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]: ...
+    def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]:
+        """Return, for each query, what its additional samples would have changed."""
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
-        """Durable and idempotent."""
+        """Remove samples or whole clients. Durable and idempotent."""
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
-        """Durable and idempotent."""
+        """Add samples and clients. Durable and idempotent."""
 
     def reseed(self, seeds: Mapping[Id, Seed]) -> None:
-        """Each client takes its new seed. Durable and idempotent."""
+        """Give each client its new seed. Durable and idempotent."""
 
     def rewind(self, rounds_done: int) -> None:
-        """Clients take back what they noted of later rounds."""
+        """Drop what the clients noted after ``rounds_done`` rounds."""
 
     def close(self) -> None:
-        """End what this process started to reach the clients."""
+        """Stop the processes and threads that reach the clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRound:
     """What a client's learner needs for one round: the model, and the samples and random stream of each step.
 
-    ``samples`` holds everything that the client has now, so that a learner can read all of it at once. ``rows`` has a
-    row for each step: the places of its batch in ``samples``. The learner takes a checksum of the local model after
-    ``witness_after`` steps (0: it takes none).
+    ``samples`` holds all sample ids of the client, so that a learner can read all data at once. ``rows`` has a row for
+    each step: the positions of its mini-batch in ``samples``. The learner takes a checksum of the local model after
+    ``witness_after`` steps (0: no checksum).
     """
 
     round: int
@@ -161,12 +164,12 @@ class LocalRound:
 
     @property
     def batches(self) -> tuple[tuple[Id, ...], ...]:
-        """The samples of each step."""
+        """Return the sample ids of each step."""
         return tuple(tuple(self.samples[place] for place in row) for row in self.rows.tolist())
 
 
 class SampleSource(Protocol):
-    """The x and y of one sample of a client."""
+    """Returns the x and y of one sample of a client."""
 
     def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
@@ -180,26 +183,26 @@ class BatchSource(SampleSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a learner returns: the local model, and the checksum of the round's first steps (None: it took none)."""
+    """What a learner returns: the local model, and the checksum of the round's first steps (None: no checksum)."""
 
     model: Any
     checksum: bytes | None = None
 
 
 class LocalLearner(Protocol):
-    """E local steps on given batches: deterministic, and a function of the local round and of nothing else."""
+    """Runs E local steps on given mini-batches: a deterministic function of the local round alone."""
 
     def train(self, work: LocalRound) -> Trained: ...
 
 
 class Aggregator(Protocol):
-    """The next state from the last one, the slots in order and one reply per distinct client."""
+    """Computes the next state from the last one, the slots in order and one reply per distinct client."""
 
     def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State: ...
 
 
 class ServerMemory(Protocol):
-    """The server's part of the state. Every change is whole or not at all."""
+    """The server's part of the state. Every change is atomic."""
 
     @property
     def rounds_done(self) -> int: ...
@@ -210,29 +213,29 @@ class ServerMemory(Protocol):
     def first_round(self, client: Id) -> int | None: ...
 
     def load(self, round_: int) -> State:
-        """The state after a round that is kept."""
+        """Return the state after a round whose model is kept."""
 
     def kept_at_or_before(self, round_: int) -> int:
-        """The latest round up to ``round_`` whose state can be loaded."""
+        """Return the latest round up to ``round_`` whose state can be loaded."""
 
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
-        """A round is done: its state, and the clients that took part."""
+        """Commit a round: its state, and the clients that took part."""
 
     def begin(self, batch_id: str) -> None:
-        """Note that a batch of requests is about to change the state. Idempotent."""
+        """Record that a batch of requests is about to change the state. Idempotent."""
 
     def rewind(self, rounds_done: int, leaving: Sequence[Id], batch_id: str = "") -> None:
-        """Back to the state after ``rounds_done``, without the clients that leave, for this batch. Idempotent."""
+        """Return to the state after ``rounds_done`` and remove the leaving clients, for this batch. Idempotent."""
 
     def join(self, commitments: Mapping[Id, bytes]) -> None:
-        """Enter new clients into the roster. Idempotent."""
+        """Add new clients to the roster. Idempotent."""
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
-        """Take the server's new seed and the commitments to the clients'. Idempotent."""
+        """Store the server's new seed and the commitments to the clients' seeds. Idempotent."""
 
 
 class ClientMemory(Protocol):
-    """The clients' part of the state: who has which samples, and when each was first used."""
+    """The clients' part of the state: the samples of each client, and the first use of each sample."""
 
     def commitments(self) -> Mapping[Id, bytes]: ...
 
@@ -243,10 +246,10 @@ class ClientMemory(Protocol):
     def seed(self, client: Id) -> bytes: ...
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
-        """The client's witness of each round that it trained and that has witnesses (``Plan.has_witness``)."""
+        """Return the client's witness of each round that it trained and that has witnesses (``Plan.has_witness``)."""
 
     def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
-        """First uses (client, sample, step) and witnesses (client, round, witness), durable together."""
+        """Store first uses (client, sample, step) and witnesses (client, round, witness), durable together."""
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None: ...
 
@@ -255,4 +258,4 @@ class ClientMemory(Protocol):
     def reseed(self, seeds: Mapping[Id, Seed]) -> None: ...
 
     def rewind(self, rounds_done: int, last_step: int) -> None:
-        """Drop what was noted after this round, whose last step this is."""
+        """Drop notes of rounds after ``rounds_done``, which ends with step ``last_step``."""

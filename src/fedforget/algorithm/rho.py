@@ -1,4 +1,4 @@
-"""K and b from ρ: Algorithm 1, line 1, and the nearest feasible values where there are none."""
+"""K and b from ρ (Algorithm 1, line 1), and the nearest feasible values if a plan is infeasible."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def slots_and_batch(
     rounds: int | None,
     steps: int | None,
 ) -> Asked:
-    """K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down. Refuses what leaves no client or no sample."""
+    """Return K = ρ_C·E·M/T and b = ρ_S·N/(ρ_C·E), rounded down. Refuse values that leave no client or no sample."""
     clients, mean = population
     require(local_steps >= 1, f"local steps must be a whole number from 1, not {local_steps}", FROM_ONE)
     total = _total_steps(local_steps, rounds, steps)
@@ -40,7 +40,7 @@ def require(holds: bool, message: str, hint: str = "") -> None:
 
 
 def _as_written(value: float | Fraction) -> Fraction:
-    """The decimal that was written, not its binary neighbour; what is no number is below every ρ."""
+    """Return the decimal as the caller wrote it, not its binary approximation; 0 if it is not a number."""
     try:
         return Fraction(str(value))
     except (ValueError, ZeroDivisionError):
@@ -82,7 +82,7 @@ def _total_steps(local_steps: int, rounds: int | None, steps: int | None) -> int
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """ρ_S, ρ_C, M, N, E and R as they were asked for."""
+    """ρ_S, ρ_C, M, N, E and R as the caller gave them."""
 
     rho_s: Fraction
     rho_c: Fraction
@@ -105,7 +105,7 @@ class Asked:
         return in_range and self.slots >= 1 and 1 <= self.batch <= self.samples
 
     def problem(self) -> str:
-        """Why it is not feasible, in words."""
+        """Explain why it is not feasible."""
         if self.slots < 1:
             return (
                 f"rho_c = {_number(self.rho_c)} leaves less than one client a round "
@@ -122,7 +122,7 @@ class Asked:
         )
 
     def nearest(self) -> str:
-        """The changes that make it feasible: one value where one is enough. The last of ``several`` always is."""
+        """Name changes that make it feasible, of a single value if possible. The last of ``several`` always is."""
         lowest_c = _rounded(Fraction(self.rounds, self.clients), up=True)
         change = self._change
         if self.slots < 1:
@@ -145,7 +145,7 @@ class Asked:
         return "the nearest feasible: " + " or ".join(dict.fromkeys(options[:2]))
 
     def nearest_in_range(self) -> str:
-        """The ρ nearest to what was asked for, both of them in (0, 1]; and how to have others."""
+        """Name the nearest feasible ρ in (0, 1], and how to use other values."""
         instead = "to have any value, give clients per round and batch size instead"
         if self.rounds > self.clients:
             return f"no rho_c in (0, 1] fills one slot in each of {self.rounds} rounds; {instead}"
@@ -157,9 +157,9 @@ class Asked:
         return f"the nearest feasible: {words}; {instead}" if words else instead
 
     def _nearest_rho_s(self, rho_c: Fraction) -> Fraction:
-        """From batches of one sample to batches of all, at this ρ_C."""
+        """Return the ρ_S nearest to the given one, for mini-batches of 1 to N samples at this ρ_C."""
         least = _rounded(rho_c * self.local_steps / self.samples, up=True)
-        most = _rounded(rho_c * self.local_steps, up=True)  # so that b is rounded down to all of them, not to fewer
+        most = _rounded(rho_c * self.local_steps, up=True)  # rounded up: b = floor(...) must reach N
         if math.floor(most * self.samples / (rho_c * self.local_steps)) > self.samples:
             most = _rounded(rho_c * self.local_steps, up=False)
         return min(max(self.rho_s, least), most, Fraction(1))
@@ -178,7 +178,7 @@ class Asked:
 
 
 def _rounded(value: Fraction, *, up: bool) -> Fraction:
-    """Six significant digits, away from the values that are not feasible."""
+    """Round to six significant digits, in the direction that stays feasible."""
     unit = Fraction(10) ** (math.floor(math.log10(value)) - 5)
     return (math.ceil if up else math.floor)(value / unit) * unit
 

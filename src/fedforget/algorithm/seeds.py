@@ -1,7 +1,7 @@
 """Seeds, and commitments to them.
 
-A seed given by a person derives every other; without one each comes from the operating system. A commitment prevents
-changing a seed later, not choosing it, so a given seed carries the path-by-path guarantee only.
+All seeds derive from one given seed, or each comes from the operating system. A commitment prevents changing a seed
+later; it does not prevent choosing one. So a run with a given seed has the path-by-path guarantee only.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class SeedSource:
 
     @classmethod
     def of_person(cls, given: int | str | None) -> SeedSource:
-        """The source for a seed that a person gives. Bytes are refused: only FedForget's own seeds are bytes."""
+        """Make the source for a seed that the caller chose. Refuse bytes: only FedForget's own seeds are bytes."""
         if isinstance(given, bytes):
             raise _no_seed(given)
         return cls(given)
@@ -73,7 +73,7 @@ class SeedSource:
 
 
 def _text(given: object) -> bytes:
-    """What is hashed. 7 and "7" are one seed; 7.0 and True would be others that look like it."""
+    """Encode a given seed for hashing. 7 and "7" are one seed; refuse 7.0 and True, which look like one."""
     try:
         if isinstance(given, str):
             return given.encode()

@@ -1,4 +1,4 @@
-"""The one file of the package that makes NumPy random streams: each from a key, none from global state."""
+"""NumPy random streams, each from a key. No other module of the package creates one."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import numpy as np
 
 
 def numpy_stream(key: bytes) -> np.random.Generator:
-    """A generator that is a function of its key alone."""
+    """Return a generator that depends on its key alone."""
     return np.random.Generator(np.random.Philox(key=int.from_bytes(key[:16], "big")))

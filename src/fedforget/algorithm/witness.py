@@ -1,8 +1,8 @@
-"""Witnesses: whether this learner is the one that trained the rounds that stay.
+"""Witnesses: check that this learner trained the rounds that stay.
 
-A state is a function of the learner, too. Before a run goes on from a kept state, one client repeats its first steps of
-an earlier round and compares them with what it noted then: another loss, activation, frozen layer, mode or processor
-gives another result.
+A state depends on the learner too. Before a run continues from a kept state, one client repeats its first steps of an
+earlier round and compares the result with its witness. A different loss, activation, frozen layer, mode or processor
+gives a different result.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, TrainTask
 from fedforget.errors import NonFiniteLoss, TrainingFailed
 
-_FIXED_STEPS = 2  # the first changes the model, the second shows how
+_FIXED_STEPS = 2  # the second step shows how the first one changed the model
 
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """A client's first steps of a round, taken again."""
+    """The result of repeating a client's first steps of a round."""
 
     client: Id
-    round: int  # 0: steps from the initial model, which are those of no round
+    round: int  # 0: fixed steps from the initial model, which belong to no round
     agrees: bool | None  # None: the client has no witness of that round
 
 
@@ -43,12 +43,12 @@ def repeat_witness(
     comparable: Callable[[int], bool] = lambda _: True,
     intact: Callable[[Id], bool] = lambda _: False,
 ) -> Repetition | None:
-    """Repeat one witness, before requests rewind the state to ``rounds``. None if there is none to repeat.
+    """Repeat one witness before requests rewind the state to ``rounds``. Return None if there is none to repeat.
 
-    Requests that rewind to ``rounds`` touch nothing that was drawn up to there, so every client can repeat its witness
-    of such a round; the latest is taken first. In a later round a client can repeat its own if it loses nothing, or, as
-    a last resort, if the samples that it loses are still ``intact`` in the data. ``all_clients``: ask every client of
-    the round. ``comparable``: whether the round was computed in this environment.
+    Requests that rewind to ``rounds`` erase nothing that a round up to it drew, so every client can repeat its witness
+    of such a round; the latest comes first. In a later round a client can repeat its witness if it loses no sample, or,
+    as a last resort, if the samples that it loses are still ``intact`` in the data. ``all_clients``: ask every client
+    of the round. ``comparable``: whether the round was computed in this environment.
     """
     done = server.memory.rounds_done if len(server.memory.roster) else 0
     leaving: dict[Id, list[Id]] = {}
@@ -72,14 +72,14 @@ def repeat_witness(
 
 
 def fixed_steps(client: Id, samples: IdSet, model: Any, batch_size: int) -> LocalRound:
-    """A few steps on a client's first samples. They depend on no seed, and are those of no round."""
+    """Return a few steps on a client's first samples. They depend on no seed and belong to no round."""
     rows = np.tile(np.arange(min(batch_size, len(samples))), (_FIXED_STEPS, 1))
     streams = tuple(hashlib.blake2b(bytes([step]), digest_size=16).digest() for step in range(_FIXED_STEPS))
     return LocalRound(1, client, model, samples.ids, rows, streams, _FIXED_STEPS)
 
 
 def _witnessed_rounds(plan: Plan, last: int, before: int) -> Iterator[int]:
-    """From ``last`` down to the one after ``before``."""
+    """Yield the rounds with witnesses from ``last`` down, as long as they are later than ``before``."""
     while (round_ := plan.last_witnessed_round(last)) > before:
         yield round_
         last = round_ - 1
@@ -94,9 +94,9 @@ def _repeat_round(
     stays: bool,
     all_clients: bool,
 ) -> Repetition | None:
-    """Repeat the witness of one client of a round, or of all; the first that disagrees is enough.
+    """Repeat the witness of one client of a round, or of all; stop at the first that disagrees.
 
-    If a client fails, ask the next; raise if all fail: the round was computed before.
+    If a client fails, ask the next; raise if all fail.
     """
     memory = server.memory
     slots = draw_clients_with_replacement(server.priorities, memory.roster, round_, server.plan.clients_per_round)

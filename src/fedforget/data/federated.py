@@ -147,7 +147,7 @@ def _test_arrays(test: Any) -> tuple[Array, Array]:
             f"the test set has features of shape {x.shape} and labels of shape {y.shape}",
             hint="give as many labels as features",
         )
-    if y.ndim > 1 or not np.array_equal(y, np.round(y)):
+    if not np.array_equal(y, np.round(y)):
         raise InvalidInput(
             f"the labels of the test set are not class numbers: type {y.dtype}, shape {y.shape}",
             hint="give one whole number per image, or leave the test set out: only accuracy is measured",

@@ -1,4 +1,4 @@
-"""The demonstration as a picture: accuracy over the steps that were computed, and what retraining each time takes."""
+"""Plot of the demonstration: accuracy over the computed steps, and the steps of retraining after each request."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _figure(story: Story) -> Figure:
 
 
 def _accuracy(axes: Axes, story: Story) -> None:
-    """Training, each request with its rewind, and one retraining that ends in the same bytes."""
+    """Draw training, each request with its rewind, and one retraining that ends in the same bytes."""
     starts = list(accumulate((chapter.recomputed_steps for chapter in story.chapters), initial=story.steps))
     axes.plot(*_xy(story.learned, 0), color=BLUE, linewidth=2)
     for number, (chapter, start) in enumerate(zip(story.chapters, starts, strict=False), start=1):
@@ -59,7 +59,7 @@ def _accuracy(axes: Axes, story: Story) -> None:
 
 
 def _comparison(axes: Axes, story: Story) -> None:
-    """The steps that the requests took, beside those of retraining after each of them."""
+    """Draw the steps that the requests took, and those of retraining after each request."""
     rows = (
         ("forgetting", BLUE, [chapter.recomputed_steps for chapter in story.chapters]),
         ("retraining after\neach request", GREY, [story.steps] * len(story.chapters)),

@@ -30,7 +30,7 @@ Progress = Callable[..., AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True, slots=True)
 class Chapter:
-    """One act of forgetting and its cost."""
+    """One step of the demonstration: a batch of requests and its cost."""
 
     what: str
     requests: list[str]
@@ -41,7 +41,7 @@ class Chapter:
     accuracy_before: float
     accuracy_after: float
     guarantee: str
-    curve: list[tuple[int, float]]  # (step, accuracy) of the recomputed rounds, from the rewound state on
+    curve: list[tuple[int, float]]  # (step, accuracy) of the recomputed rounds, beginning with the rewound state
 
 
 @dataclass(frozen=True, slots=True)

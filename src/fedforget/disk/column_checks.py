@@ -27,13 +27,13 @@ def is_text(column: str) -> str:
 
 
 def is_name(column: str, most: int = 64) -> str:
-    """A short ASCII text without NUL: length() stops at a NUL and counts characters, the blob counts all bytes."""
+    """Require a short ASCII text without NUL: length() stops at a NUL and counts characters; of a blob, bytes."""
     length = f"length({column}) BETWEEN 1 AND {most} AND length({column}) = length(CAST({column} AS BLOB))"
     return f"typeof({column}) = 'text' AND {length}"
 
 
 def is_digest(column: str) -> str:
-    """64 hexadecimal digits."""
+    """Require 64 hexadecimal digits."""
     return f"{is_name(column)} AND length({column}) = 64 AND {column} NOT GLOB '*[^0-9a-f]*'"
 
 
@@ -42,7 +42,7 @@ def is_one_of(column: str, *values: str) -> str:
 
 
 def is_id(column: str) -> str:
-    """An id in canonical form: a whole number from 0 to 2^63-1 is stored as a number, never as its text."""
+    """Require a canonical id: a whole number from 0 to 2^63-1 is stored as a number, never as text."""
     as_number = f"CAST({column} AS INTEGER)"
     spelled = f"(CAST({as_number} AS TEXT) <> {column} OR {as_number} < 0)"
     return f"({is_whole(column)}) OR ({is_text(column)} AND {spelled})"

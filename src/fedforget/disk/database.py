@@ -285,5 +285,5 @@ def _prepare(connection: sqlite3.Connection) -> None:
 
 
 def _disk_is_full(path: Path) -> bool:
-    """SQLite reports a full disk as "disk I/O error" when it cannot extend its WAL."""
+    """Return whether the disk is full. SQLite reports "disk I/O error" when it cannot extend its WAL."""
     return shutil.disk_usage(path.parent).free < _ROOM

@@ -21,7 +21,7 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 2**20
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-_HINT = "restore it from a backup; don't rely on a directory that someone else has altered"
+_HINT = "restore it from a backup; don't rely on a directory that another party has altered"
 _KINDS = (
     (stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),

@@ -20,7 +20,7 @@ def new_hasher() -> hashlib.blake2b:
 
 
 def digest(data: bytes) -> str:
-    """BLAKE2b-256 in hexadecimal, as ``b2sum -l 256`` prints it."""
+    """Return the BLAKE2b-256 in hexadecimal, as ``b2sum -l 256`` prints it."""
     return hashlib.blake2b(data, digest_size=32).hexdigest()
 
 

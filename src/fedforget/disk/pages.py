@@ -16,7 +16,7 @@ _INTERIOR, _LEAVES = (2, 5), (10, 13)
 _FIRST_HEADER = 100  # bytes before the tree in page 1
 _WAL_FORMAT = b"\2\2"  # bytes 18 and 19: commits go to a write-ahead log
 _PLAIN_FORMAT = b"\1\1"
-_SCHEMA_FORMAT = struct.pack(">IIII", 4, 0, 0, 1)  # bytes 44 to 59: no vacuum by itself, text is UTF-8
+_SCHEMA_FORMAT = struct.pack(">IIII", 4, 0, 0, 1)  # bytes 44 to 59: no automatic vacuum, text is UTF-8
 
 
 def header_problem(head: bytes, size: int) -> str | None:
@@ -43,7 +43,7 @@ def canonical_header(head: bytes) -> bytes:
     """Return the header with its change counters reset: the only bytes that content does not determine."""
     made = bytearray(head)
     made[18:20] = _WAL_FORMAT
-    for counter in (24, 40, 92):  # changes, changes of the schema, and the change that the size is of
+    for counter in (24, 40, 92):  # file change counter, schema cookie, version-valid-for
         made[counter : counter + 4] = struct.pack(">I", 1)
     return bytes(made)
 
@@ -54,14 +54,14 @@ def without_log(head: bytes) -> bytes:
 
 
 def tree_problem(page: Callable[[int], bytes], pages: int, roots: Iterable[int]) -> str | None:
-    """Return why the pages below ``roots`` are no shallow trees, or None. ``page(n)`` returns page n, from 1."""
+    """Return why the pages below ``roots`` are not shallow trees, or None. ``page(n)`` returns page n, from 1."""
     seen: set[int] = set()
     level = list(roots)
     for _ in range(_DEEPEST):
         below: list[int] = []
         for number in level:
             if not 1 <= number <= pages or number in seen:
-                return f"its pages are no tree (page {number})"
+                return f"its pages do not form a tree (page {number})"
             seen.add(number)
             children = _children(page(number), _FIRST_HEADER if number == 1 else 0)
             if children is None:

@@ -115,7 +115,7 @@ _FIBONACCI = _fibonacci((8 + PAGE) // 4 + 2)
 
 
 def _checksum(data: bytes, order: str, before: Sums = (0, 0)) -> Sums:
-    """SQLite's WAL checksum: for each pair of words, first += even + second, then second += odd + first.
+    """Compute SQLite's WAL checksum: for each pair of words, first += even + second, then second += odd + first.
 
     This is linear in the words, and the weight of each word is a Fibonacci number.
     """

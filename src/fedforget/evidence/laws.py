@@ -1,8 +1,8 @@
-"""Exactness in law, by enumeration: the production code run over every order of priorities of a tiny world.
+"""Exactness in law, by enumeration: run the production code on every order of priorities of a tiny world.
 
-An oracle replaces the PRF: at each address it enumerates every order of the ids, with exact probabilities. The code of
-learn, forget and rewind is the one that ships. The "model" of a round is the previous model plus the tuple of the
-batches drawn in that round, so the history is read from the *stored* model and never derived again.
+An oracle replaces the PRF: at each address it enumerates every order of the ids, with exact probabilities. Learn,
+forget and rewind are the production code. The "model" of a round is the previous model plus the tuple of the
+mini-batches drawn in that round, so the history is read from the *stored* model and never derived again.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Oracle:
 
     def __init__(self, choices: Sequence[int]) -> None:
         self._choices = list(choices)
-        self._counts: list[int] = []  # how many choices there were each time
+        self._counts: list[int] = []  # the number of options of each choice
         self._orders: dict[Address, list[Id]] = {}  # ascending priorities
 
     def __call__(self, address: Address, ids: IdSet) -> NDArray[np.uint64]:
@@ -53,9 +53,9 @@ class Oracle:
             ranks = _orders(len(ids))[self._choose(factorial(len(ids)))]
             order = self._orders[address] = sorted(ids, key=dict(zip(ids, ranks, strict=True)).__getitem__)
         for newcomer in (identifier for identifier in ids if identifier not in order):
-            order.insert(self._choose(len(order) + 1), newcomer)  # any place is as likely: the order stays uniform
+            order.insert(self._choose(len(order) + 1), newcomer)  # uniform over positions
         priorities = np.zeros((len(ids), 2), np.uint64)
-        priorities[:, 1] = [order.index(identifier) for identifier in ids]  # the high halves tie: all 16 bytes count
+        priorities[:, 1] = [order.index(identifier) for identifier in ids]  # the high halves tie
         return priorities
 
     def stream(self, address: Address) -> bytes:  # noqa: ARG002 (no random layers in a model made of tuples)
@@ -72,7 +72,7 @@ class Oracle:
         return Fraction(1, prod(self._counts))
 
     def next_choices(self) -> list[int] | None:
-        """The next combination in depth-first order, or None after the last."""
+        """Return the next combination in depth-first order, or None after the last."""
         choices = self._choices[: len(self._counts)]
         while choices and choices[-1] + 1 == self._counts[len(choices) - 1]:
             choices.pop()
@@ -96,7 +96,7 @@ def enumerate_orders(run: Callable[[Oracle], History], progress: Progress | None
 
 
 class _BatchesAreTheModel:
-    """A learner whose local model is the tuple of its batches, and an aggregator that appends rounds to the history."""
+    """A learner whose local model is the tuple of its mini-batches, and an aggregator that appends each round."""
 
     def __init__(self, world: World) -> None:
         self._labels = {canonical_id(client): client for client in world}
@@ -119,9 +119,9 @@ class _BatchesAreTheModel:
 
 
 def symbolic_server(world: World, oracle: Oracle, plan: Plan, everything: World | None = None) -> Server:
-    """The production server and clients on a tiny world, with the oracle's priorities and tuples for models.
+    """Return the production server and clients on a tiny world, with the oracle's priorities and tuples as models.
 
-    ``everything`` also holds what may join the world later.
+    ``everything`` also holds the samples and clients that may join later.
     """
     _require_distinct(world)
     samples = {canonical_id(client): IdSet(ids) for client, ids in world.items() if len(ids)}
@@ -132,7 +132,7 @@ def symbolic_server(world: World, oracle: Oracle, plan: Plan, everything: World 
 
 
 def stored_history(server: Server) -> History:
-    """The history that the stored model consists of."""
+    """Return the history that the stored model consists of."""
     history: History = server.memory.load(server.memory.rounds_done).model
     return history
 
@@ -140,7 +140,7 @@ def stored_history(server: Server) -> History:
 def law_of_learning(
     world: World, *, K: int, b: int, E: int, R: int, keep: Keep = KEEP_EVERY, progress: Progress | None = None
 ) -> Law:
-    """The law of the history of production ``learn`` on ``world``."""
+    """Return the law of the history of production ``learn`` on ``world``."""
     plan = Plan(K, b, E, R, keep=keep)
 
     def run(oracle: Oracle) -> History:
@@ -160,7 +160,7 @@ class Enumeration:
 
     @classmethod
     def of(cls, run: Callable[[Oracle], tuple[History, bool]], progress: Progress | None = None) -> Enumeration:
-        """Enumerate what gives a history, and whether learned rounds were changed."""
+        """Enumerate ``run``, which returns a history and whether it changed learned rounds."""
         joint = enumerate_orders(run, progress)
         law: Law = {}
         for (history, _), chance in joint.items():
@@ -179,10 +179,10 @@ def law_after_forgetting(
     keep: Keep = KEEP_EVERY,
     progress: Progress | None = None,
 ) -> Law:
-    """The law of the history after production ``learn`` and ``forget`` of a stream of requests.
+    """Return the law of the history after production ``learn`` and ``forget`` of a stream of requests.
 
-    A request is ``("sample", client, id)`` or ``("client", client)``, with one more element for the rounds done when it
-    arrives, 0 to R (R if there is none); a list of requests arrives at once. Training goes on to R afterwards.
+    A request is ``("sample", client, id)`` or ``("client", client)``, with an optional element for the rounds done when
+    it arrives, 0 to R (default R); a list of requests arrives at once. Training continues to R afterwards.
     """
     return enumerate_forgetting(world, requests, Plan(K, b, E, R, keep=keep), progress).law
 
@@ -190,7 +190,7 @@ def law_after_forgetting(
 def enumerate_forgetting(
     world: World, requests: Sequence[Any], plan: Plan, progress: Progress | None = None
 ) -> Enumeration:
-    """The same, with the probability that a request changed learned rounds."""
+    """Return the same law, with the probability that a request changed learned rounds."""
     _require_distinct(world)
     arrivals = [_parse(entry, plan.rounds) for entry in requests]
     _require_sound(world, arrivals, plan.rounds)
@@ -211,7 +211,7 @@ def enumerate_forgetting(
 
 
 def textbook_law(world: World, *, K: int, b: int, E: int, R: int) -> Law:
-    """K independent uniform slots; per distinct client E independent uniform min(b, N_k)-subsets; R such rounds."""
+    """Return the law of R rounds: K independent uniform slots, and per client E uniform min(b, N_k)-subsets."""
     _require_distinct(world)
     if not any(len(ids) for ids in world.values()):
         return {(): Fraction(1)}
@@ -249,7 +249,7 @@ def remaining_world(world: World, requests: Sequence[Any]) -> dict[Any, tuple[An
 
 
 def total_variation(one: Law, other: Law) -> Fraction:
-    """The exact distance of two laws: 0 if and only if they are equal."""
+    """Return the exact total variation distance of two laws: 0 if and only if they are equal."""
     histories = one.keys() | other.keys()
     return sum((abs(one.get(h, Fraction(0)) - other.get(h, Fraction(0))) for h in histories), Fraction(0)) / 2
 
@@ -276,7 +276,7 @@ def _require_distinct(world: World) -> None:
 
 
 def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int]], rounds: int) -> None:
-    """Require requests that name existing targets and arrive within the run: any others would prove nothing."""
+    """Require requests that name existing targets and arrive within the run. Others would prove nothing."""
     there = {canonical_id(client): set(map(canonical_id, ids)) for client, ids in world.items()}
     for batch, when in arrivals:
         if when > rounds:
@@ -289,7 +289,7 @@ def _require_sound(world: World, arrivals: Sequence[tuple[Sequence[Request], int
 
 
 def _present_targets(server: Server, batch: Sequence[Request]) -> list[Request]:
-    """Asking twice is asking once: what is gone already needs nothing done."""
+    """Drop requests whose target is already erased."""
     clients = cast(LocalFederation, server.federation).memory
     return [
         request
@@ -300,5 +300,5 @@ def _present_targets(server: Server, batch: Sequence[Request]) -> list[Request]:
 
 
 def _in_order(labels: Any) -> list[Any]:
-    """Labels ascending; where numbers and words mix, numbers first."""
+    """Sort labels ascending, numbers before strings."""
     return sorted(labels, key=lambda label: (isinstance(label, str), label))

@@ -43,7 +43,7 @@ class Verification:
     chain_ok: bool = True
     within_tolerance: bool | None = None  # only if the environment differs and the bits were not equal
     witnesses_ok: bool | None = None  # None: nothing was replayed, or in another environment
-    environments: int = 0  # the number of different ones that trained the rounds
+    environments: int = 0  # how many different environments trained the rounds
     seeds_tainted: bool = False  # a request may depend on the draws: equality in law is not claimed
     rounds_replayed: int = 0
     models_compared: int = 0
@@ -62,7 +62,7 @@ class Verification:
 
 
 class Replayer(Protocol):
-    """What trains a run's clients again. ``session.engine.Engine`` is one."""
+    """Trains a run's clients again. ``session.engine.Engine`` implements it."""
 
     @property
     def data(self) -> FederatedData: ...
@@ -167,7 +167,7 @@ def _replay(
 def _comparing(
     run: OpenRun, found: Verification, same_environment: bool, on_round: Callable[[int], None] | None
 ) -> OnRound:
-    """Compares each state of a replay with the stored one, and notes in ``found`` what differs."""
+    """Return a callback that compares each replayed state with the stored one, and adds differences to ``found``."""
     kept = run.server.kept()
 
     def compare(round_: int, state: State) -> None:
@@ -196,7 +196,7 @@ def replay_rounds(
 ) -> tuple[int, list[str]]:
     """Replay single rounds, each from the kept state before it to the kept state at or after it.
 
-    Returns the number of replayed rounds and the problems found.
+    Return the number of replayed rounds and the problems found.
     """
     kept = run.server.kept()
     after = None if on_round is None else lambda round_, _: on_round(round_)
@@ -215,12 +215,12 @@ def replay_rounds(
 
 
 def replaying_server(run: OpenRun, memory: ServerInMemory, federation: Federation, aggregate: Aggregator) -> Server:
-    """A server that makes the draws of a run and commits to ``memory``."""
+    """Return a server that derives the draws of a run and commits to ``memory``."""
     return drawing_ahead(Server(run.file.plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate))
 
 
 def memory_from(run: OpenRun, start: int) -> ServerInMemory:
-    """A memory that begins with the state of a run after round ``start`` and keeps the latest one."""
+    """Return a memory that begins with the state of a run after round ``start`` and keeps the latest one."""
     plan = run.file.plan
     frugal = Plan(plan.clients_per_round, plan.batch_size, plan.local_steps, plan.rounds, keep=KEEP_ENDS)
     return ServerInMemory(frugal, run.server.roster, run.server.load(start), start)

@@ -1,1 +1,1 @@
-"""Reaching clients: one port, several ways, one contract test."""
+"""Ways to reach the clients: one port, several implementations, one contract test."""

@@ -1,4 +1,4 @@
-"""A job on the models that training makes, in a process of its own that gives way to all others."""
+"""A job on the models of training, in a separate process at lowest priority."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LOWEST_PRIORITY = 19
 
 
 class BackgroundJob:
-    """Does ``job(model)`` in a process of its own, which starts with the first model. It does one model at a time.
+    """Runs ``job(model)`` in a separate process, one model at a time. The process starts with the first model.
 
     A result is a pair: the number of a model, and what the job returned for it. Results come in the order of models.
     """
@@ -25,7 +25,7 @@ class BackgroundJob:
         self._at: int | None = None
 
     def start(self, number: int, model: Any) -> list[tuple[int, Any]]:
-        """Begin with a model. Returns the result of the model before, and waits for it if need be."""
+        """Start the job on a model. Wait for the previous model's result, and return it."""
         found = self.finish()
         worker = self._worker or self._start_worker(model)
         shared = self._block.fits(model)
@@ -37,7 +37,7 @@ class BackgroundJob:
         return found
 
     def finish(self) -> list[tuple[int, Any]]:
-        """Wait for the result that is due, if any, and return it."""
+        """Wait for the outstanding result, if any, and return it."""
         if self._at is None or self._worker is None:
             return []
         number, self._at = self._at, None
@@ -64,5 +64,5 @@ class BackgroundJob:
         except Lost as how:
             raise TrainingFailed(
                 f"the process that measured the model of round {number} {how}",
-                hint="give the same command again: training goes on where it stopped",
+                hint="give the same command again: training continues where it stopped",
             ) from how

@@ -1,4 +1,4 @@
-"""A learner that fails: the error names the client and the round, wherever the learner runs."""
+"""Failures of a learner: the error names the client and the round, in every process."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from fedforget.federation import shortage
 
 
 @contextlib.contextmanager
-def naming_the_client(work: LocalRound) -> Iterator[None]:
-    """Raise whatever a learner raises as an error of FedForget; an error of FedForget stays as it is."""
+def as_training_failed(work: LocalRound) -> Iterator[None]:
+    """Wrap a learner's exceptions in TrainingFailed. A FedForgetError passes unchanged."""
     try:
         yield
     except FedForgetError:

@@ -1,4 +1,4 @@
-"""A federation of clients that live in this process: it draws for them and keeps their books."""
+"""A federation whose clients are in this process: it derives their draws and stores their notes."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from fedforget.algorithm.ports import (
 )
 from fedforget.algorithm.seeds import Seed
 from fedforget.federation.draw_ahead import SlotsAhead
-from fedforget.federation.learner_failures import naming_the_client
+from fedforget.federation.learner_failures import as_training_failed
 
 
 class RoundTrainer(Protocol):
-    """Computes the local rounds of a round of learning."""
+    """Computes the local rounds of a round."""
 
     def train(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
-        """The outcome of each local round, in the same order.
+        """Train each local round and return the results in the same order.
 
-        A trainer that waits for other processes takes steps of ``idle`` meanwhile: useful work for this process.
+        While it waits for other processes, a trainer advances ``idle``: useful work for this process.
         """
 
     def samples_change(self) -> None:
-        """Samples are about to leave or to join: what was laid out for training is out of date."""
+        """Drop cached samples, because samples are about to leave or to join."""
 
     def close(self) -> None:
-        """End the processes that the trainer started."""
+        """Stop the processes that the trainer started."""
 
 
 class InlineTrainer:
@@ -55,18 +55,18 @@ class InlineTrainer:
         return [self.train_one(work) for work in works]
 
     def train_one(self, work: LocalRound) -> Trained:
-        with naming_the_client(work):
+        with as_training_failed(work):
             return self._learner.train(work)
 
     def samples_change(self) -> None:
-        """Nothing is laid out here."""
+        """Do nothing: this trainer caches no samples."""
 
     def close(self) -> None:
-        """There is nothing to end."""
+        """Do nothing: this trainer starts no process."""
 
 
 class LocalFederation:
-    """A ``Federation`` whose clients live in this process. It reads a client from the memory when it first needs it.
+    """A ``Federation`` whose clients are in this process. It loads a client from the memory on first use.
 
     ``trainer`` computes the local rounds; without one, this process computes them one after the other.
     """
@@ -112,12 +112,12 @@ class LocalFederation:
             trained = self._trainer.train(works, self._draw_next(tasks))
             self.memory.note(uses, self._witnesses(works, trained))
         except BaseException:
-            self._forget_clients()  # they noted uses of a round that failed; the memory did not
+            self._forget_clients()  # they noted uses of the failed round; the memory did not
             raise
         return [TrainReply(task.client, each.model) for task, each in zip(tasks, trained, strict=True)]
 
     def _draw_next(self, tasks: Sequence[TrainTask]) -> Iterator[None]:
-        """Draws the round after these tasks: first its slots, then the batches of one client a step."""
+        """Draw the round after these tasks: first its slots, then the mini-batches of one client per step."""
         if self._slots_ahead is None or not tasks or tasks[0].round >= self._plan.rounds:
             return
         round_ = tasks[0].round
@@ -179,10 +179,10 @@ class LocalFederation:
 
     def _samples_change(self) -> None:
         self._trainer.samples_change()
-        self._ahead.clear()  # draws on the samples of before
+        self._ahead.clear()  # they were drawn from the old samples
 
     def _forget_clients(self) -> None:
-        """Read every client from the memory again when it is next needed."""
+        """Drop all loaded clients; each is loaded again on its next use."""
         self._clients.clear()
         self._ahead.clear()
 

@@ -1,8 +1,8 @@
-"""One single-threaded worker process per core. What a client learns is the same wherever it is trained.
+"""One single-threaded worker process per core. The result of a client does not depend on the worker.
 
-The parent process draws and keeps the clients' books (``local``); workers compute local rounds and know nothing else.
-Models travel through shared memory, everything else through pipes. The parent returns results in the order of the
-tasks. Where a round does not divide evenly, one worker begins a task and another finishes it (``schedule``).
+The parent process derives draws and stores the clients' notes (``local``); workers only compute local rounds. Models
+are sent through shared memory, everything else through pipes. The parent returns results in the order of the tasks. If
+a round does not divide evenly, one worker begins a task and another finishes it (``schedule``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import LocalLearner, LocalRound, Trained
 from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation import shortage
-from fedforget.federation.learner_failures import naming_the_client
+from fedforget.federation.learner_failures import as_training_failed
 from fedforget.federation.parts import ResumableLearner, RoundPart
 from fedforget.federation.schedule import Part, RoundSchedule
 from fedforget.federation.shared_arrays import SharedArrays
@@ -31,27 +31,27 @@ _END = object()
 
 
 def default_workers() -> int:
-    """One per core that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(slots=True)
 class _WorkerQueue:
-    """A worker, and the parts that it was given and has not answered: the one it works on, then the next."""
+    """A worker, and the parts sent to it that it has not answered: the running one, then the next."""
 
     worker: Worker
     parts: deque[Part] = field(default_factory=deque)
     knows: set[Id] = field(default_factory=set)  # clients whose samples the worker knows
-    since: float = 0.0  # when the worker began with the first part
+    since: float = 0.0  # when the worker began the first part
     lost: bool = False
 
 
 class WorkerPool:
     """A ``RoundTrainer`` with worker processes, which start with the first round and stay.
 
-    ``largest_round``: how many tasks a round has at most. ``before_fork`` is given the first local round and may lay
-    out data for the workers to share; ``in_worker`` runs in each worker as it starts. A failure ends all workers; the
-    next round starts new ones.
+    ``largest_round``: how many tasks a round has at most. ``before_fork`` gets the first local round and may cache data
+    for the workers to share; ``in_worker`` runs in each worker as it starts. A failure stops all workers; the next
+    round starts new ones.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class WorkerPool:
         self._known: dict[Id, tuple[Id, ...]] = {}  # in a worker: the samples of the clients that it trained
 
     def close(self) -> None:
-        """End the workers: at once where they are busy."""
+        """Stop the workers, busy ones immediately."""
         for queue in self._queues:
             if queue.parts:
                 self._at_work.unregister(queue.worker.pipe)
@@ -87,7 +87,7 @@ class WorkerPool:
         self._queues = []
 
     def samples_change(self) -> None:
-        """End the workers: they share the samples of before."""
+        """Stop the workers: they share the old samples."""
         self.close()
 
     def worker_processes(self) -> list[int]:
@@ -98,7 +98,7 @@ class WorkerPool:
             return []
         try:
             if not self._queues:
-                with shortage.told():
+                with shortage.as_out_of_memory():
                     self._start(works[0])
             return self._share_out(works, idle)
         except BaseException:
@@ -113,11 +113,11 @@ class WorkerPool:
         self._results = [SharedArrays(first.model) for _ in tasks]
         halfway = self._resumable.halfway_like(first.model) if self._resumable is not None else None
         self._halfway = [SharedArrays(halfway) for _ in tasks] if halfway is not None else []
-        for _ in range(min(self._count, len(tasks))):  # a round has no work for more
+        for _ in range(min(self._count, len(tasks))):  # a round has no work for more workers
             self._queues.append(_WorkerQueue(Worker(self._run_one, get_ready=self._in_worker)))
 
     def _share_out(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
-        """The local models in the order of the work. Models in shared memory stay there until the next round."""
+        """Return the local models in the order of ``works``. The next round overwrites those in shared memory."""
         shared = self._model.fits(works[0].model)
         if shared:
             self._model.write(works[0].model)
@@ -129,7 +129,7 @@ class WorkerPool:
                 part = queue.parts.popleft()
                 try:
                     answer = self._answer(queue, part, large=not shared)
-                    before = trained.get(part.task, answer)  # of a task that was cut, one part has the checksum
+                    before = trained.get(part.task, answer)  # if a task was cut, one part has the checksum
                     trained[part.task] = Trained(answer.model, before.checksum or answer.checksum)
                     schedule.done(part)
                 except Lost as how:
@@ -146,9 +146,9 @@ class WorkerPool:
         return [trained[task] for task in range(len(works))]
 
     def _hand_out(self, schedule: RoundSchedule, works: Sequence[LocalRound], *, shared: bool) -> bool:
-        """Give every worker something to do. Returns whether a worker is at something that matters.
+        """Send parts to free workers. Return whether a running part can still affect the result.
 
-        Where parts are short, a worker gets the next part before it answers the one before: the wait between them would
+        If parts are short, a worker gets its next part before it has answered the last one: the wait in between would
         take about as long as a part.
         """
         for depth in (1, 2) if shared and self._last_part < _SHORT else (1,):
@@ -158,7 +158,7 @@ class WorkerPool:
         return any(schedule.matters(part) for queue in self._queues for part in queue.parts)
 
     def _ask(self, queue: _WorkerQueue, part: Part, work: LocalRound, *, shared: bool) -> None:
-        asked = replace(  # without what the worker has: the model, and the ids of samples that it knows
+        asked = replace(  # without what the worker has: the model and known sample ids
             work,
             model=None if shared else work.model,
             samples=() if work.client in queue.knows else work.samples,
@@ -174,7 +174,7 @@ class WorkerPool:
             raise _named(how, work) from how
 
     def _next_to_answer(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[_WorkerQueue]:
-        """Wait for workers that answer; take steps of ``idle`` until one does."""
+        """Wait until a worker answers; advance ``idle`` meanwhile."""
         while not (ready := self._at_work.select(0)) and next(idle, _END) is not _END:
             pass
         if not ready:
@@ -192,7 +192,7 @@ class WorkerPool:
     # In a worker
 
     def _run_one(self, part: RoundPart) -> tuple[bool, Trained]:
-        """Train; says whether the model lies in shared memory."""
+        """Train one part. Return whether its model is in shared memory, and the result."""
         asked = part.work
         work = replace(
             asked,
@@ -201,7 +201,7 @@ class WorkerPool:
         )
         room = (self._results if part.is_last else self._halfway)[part.task : part.task + 1]
         into = room[0].views() if room else None
-        with naming_the_client(work):
+        with as_training_failed(work):
             trained = self._train_part(part, work, into)
         if trained.model is not into:
             if part.is_last and not (room and room[0].fits(trained.model)):
@@ -210,7 +210,7 @@ class WorkerPool:
         return True, Trained(None, trained.checksum)
 
     def _train_part(self, part: RoundPart, work: LocalRound, into: Any) -> Trained:
-        if self._resumable is None:  # its rounds are never cut
+        if self._resumable is None:  # the rounds of such a learner are never cut
             return self._learner.train(work)
         halfway = None if part.is_first else self._halfway[part.task].views()
         return self._resumable.train_part(work, part.start, part.stop, halfway, into)

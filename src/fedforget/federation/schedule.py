@@ -1,7 +1,7 @@
-"""Which worker takes which steps: w workers do n equal tasks in n/w of the time of one, not in the next whole number.
+"""Scheduling of local steps: w workers finish n equal tasks in n/w of the time of one, instead of ceil(n/w).
 
-McNaughton's rule ("Scheduling with deadlines and loss functions", 1959): lay the tasks on a line and cut it in w equal
-pieces. One worker begins a task that is cut early in the round, another finishes it late, and never both at once.
+McNaughton's rule ("Scheduling with deadlines and loss functions", 1959): lay the tasks on a line and cut it into w
+equal pieces. One worker begins a cut task early in the round, another finishes it late, and never both at once.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Part:
 
 
 def parts_of_round(tasks: int, workers: int, steps: int) -> list[Part]:
-    """In the order in which free workers take them: first parts, whole tasks, last parts.
+    """Return the parts in the order in which free workers take them: first parts, whole tasks, last parts.
 
     >>> parts_of_round(3, 2, 10)
     [Part(task=1, start=0, stop=5), Part(task=0, start=0, stop=10), Part(task=2, start=0, stop=10), \
 Part(task=1, start=5, stop=10)]
     """
-    cuts: dict[int, int] = {}  # how many steps of a task come first
+    cuts: dict[int, int] = {}  # how many steps the first part of a cut task has
     for worker in range(1, workers if tasks > workers else 1):
         task, beyond = divmod(round(worker * tasks * steps / workers), steps)
         if beyond:
@@ -40,7 +40,7 @@ Part(task=1, start=5, stop=10)]
 
 
 class RoundSchedule:
-    """The parts of a round that no worker has yet, and what became of the others."""
+    """The parts of a round that no worker has yet, and the progress and failures of the others."""
 
     def __init__(self, tasks: int, workers: int, steps: int) -> None:
         self._waiting = parts_of_round(tasks, workers, steps)
@@ -48,7 +48,7 @@ class RoundSchedule:
         self._failures: dict[int, Exception] = {}
 
     def take(self) -> Part | None:
-        """The next part that a worker can begin: the first of a task, or one whose first part is done."""
+        """Take the next part that a worker can begin: the first of a task, or one whose first part is done."""
         for part in self._waiting:
             if (part.start == 0 or part.task in self._begun) and self.matters(part):
                 self._waiting.remove(part)
@@ -56,7 +56,7 @@ class RoundSchedule:
         return None
 
     def put_back(self, parts: Iterable[Part]) -> None:
-        """Parts that a worker was given and did not begin."""
+        """Return parts to the schedule that a worker was given and did not begin."""
         self._waiting[:0] = parts
 
     def done(self, part: Part) -> None:
@@ -66,10 +66,10 @@ class RoundSchedule:
         self._failures[part.task] = failure
 
     def matters(self, part: Part) -> bool:
-        """Whether a part can still change the outcome. It cannot if an earlier task failed."""
+        """Return whether a part can still affect the result. It cannot if an earlier task failed."""
         return not self._failures or part.task < min(self._failures)
 
     def raise_first_failure(self) -> None:
-        """Raise the failure that comes first in the order of tasks, as if one worker had done them one by one."""
+        """Raise the first failure in the order of tasks, as a single worker would."""
         if self._failures:
             raise self._failures[min(self._failures)]

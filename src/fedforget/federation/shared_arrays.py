@@ -1,4 +1,4 @@
-"""Arrays in memory that a process shares with those it forks: no name, no file, gone with the last of them."""
+"""Arrays in anonymous memory that a process shares with the processes it forks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _Place:
 
 
 class SharedArrays:
-    """A block laid out like ``example``; every process that inherits it sees the same bytes."""
+    """A block with the shapes and types of ``example``; every process that inherits it sees the same bytes."""
 
     def __init__(self, example: Any) -> None:
         self._places: dict[str, _Place] = {}
@@ -30,10 +30,10 @@ class SharedArrays:
         for name, array in example.items() if _are_arrays(example) else ():
             self._places[name] = _Place(size, array.shape, array.dtype)
             size += -(-array.nbytes // _ALIGNMENT) * _ALIGNMENT
-        self._block = mmap.mmap(-1, max(size, 1))  # untouched pages cost nothing
+        self._block = mmap.mmap(-1, max(size, 1))  # untouched pages cost no memory
 
     def fits(self, arrays: Any) -> bool:
-        """Whether this is laid out like the example; whatever else a learner may return is not."""
+        """Return whether ``arrays`` has the names, shapes and types of the example. It may be any value."""
         return (
             _are_arrays(arrays)
             and arrays.keys() == self._places.keys()
@@ -44,7 +44,7 @@ class SharedArrays:
         )
 
     def views(self) -> dict[str, NDArray[Any]]:
-        """The arrays, without copying."""
+        """Return the arrays without copying."""
         return {
             name: np.ndarray(place.shape, place.dtype, buffer=self._block, offset=place.offset)
             for name, place in self._places.items()

@@ -1,4 +1,4 @@
-"""Lack of memory: how it shows, and what to do about it."""
+"""Lack of memory: detection, and the remedy for the operator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ REMEDY = "use fewer workers (--workers), smaller batches or a smaller model, or 
 
 
 def is_lack_of_memory(error: BaseException) -> bool:
-    """Python, the operating system and torch each have their own way to say it."""
+    """Return whether an error of Python, the operating system or torch reports a lack of memory."""
     if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
         return True
     return isinstance(error, RuntimeError) and any(
@@ -21,8 +21,8 @@ def is_lack_of_memory(error: BaseException) -> bool:
 
 
 @contextlib.contextmanager
-def told() -> Iterator[None]:
-    """Raise lack of memory as an error of ours."""
+def as_out_of_memory() -> Iterator[None]:
+    """Raise OutOfMemory for any error that reports a lack of memory."""
     try:
         yield
     except (MemoryError, OSError, RuntimeError) as error:

@@ -1,4 +1,4 @@
-"""A forked process that answers questions, one at a time, until its parent closes the pipe or ends."""
+"""A forked process that answers one question at a time, until its parent closes the pipe or exits."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from typing import Any
 from fedforget.errors import FedForgetError, InvalidInput, TrainingFailed
 
 _PR_SET_PDEATHSIG = 1
-_GRACE = 5.0  # seconds that a worker has to end by itself
+_GRACE = 5.0  # seconds that a worker has to exit
 
 _STOPS = {signal.SIGINT, signal.SIGTERM}
-_SMALL = 2**15  # bytes that a pipe takes while no process reads at the other end
+_SMALL = 2**15  # bytes that a pipe buffers while its other end is not read
 
-_pipes: set[Connection] = set()  # this process's ends, to all its workers
+_pipes: set[Connection] = set()  # this process's ends of the pipes to its workers
 
 
 def can_fork() -> bool:
@@ -33,19 +33,19 @@ def can_fork() -> bool:
 
 
 class Lost(Exception):
-    """A worker ended without an answer; says how."""
+    """A worker exited without an answer; the message says how."""
 
-    remedy = "after a look at what the model or the data make it do"
+    remedy = "after checking the model and the data"
 
 
 class Killed(Lost):
-    """From outside, as the system does where memory is short."""
+    """Killed by a signal (for example by the OOM killer)."""
 
     remedy = "with fewer --workers if memory is short"
 
 
 class Late(Lost):
-    """It may have needed more time."""
+    """Timed out."""
 
     remedy = "with a longer --worker-timeout (patience, in Python) if it only needs more time"
 
@@ -54,9 +54,9 @@ class Late(Lost):
 
 
 class Worker:
-    """Forked, so that it has the module and the data without copying them.
+    """A worker process. It is forked, so that it has the module and the data without a copy.
 
-    ``answer`` runs there; its result comes back, or the error it raised. ``get_ready`` runs there first.
+    The worker runs ``get_ready`` once, then ``answer`` for each question. The parent gets the result or the error.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Worker:
 
         def live(parent: int) -> None:
             for inherited in _pipes:
-                inherited.close()  # else another worker's pipe would stay open here after the parent has closed it
+                inherited.close()  # otherwise this process would keep other workers' pipes open
             signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
@@ -90,10 +90,10 @@ class Worker:
             _serve(theirs, answer)
 
         self._process = context.Process(target=live, args=(os.getpid(),), daemon=True)
-        gc.freeze()  # objects that a collection doesn't visit stay on shared pages
+        gc.freeze()  # objects that the collector does not visit stay on shared pages
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # workers use one thread only
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # until the worker has its own answer to them
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, _STOPS)  # until the worker has set its handlers
             try:
                 self._process.start()
             except OSError as error:
@@ -109,16 +109,16 @@ class Worker:
                 theirs.close()
 
     def ask(self, question: Any, patience: float) -> None:
-        """Put a question; a worker that doesn't even listen is ``Lost`` after some seconds."""
+        """Send a question. Raise ``Late`` on timeout."""
         message = ForkingPickler.dumps(question)
-        with contextlib.suppress(OSError):  # it is gone: noticed when its answer is read
+        with contextlib.suppress(OSError):  # the worker is gone: ``answer`` reports it
             if len(message) <= _SMALL:
                 self.pipe.send_bytes(message)
             else:
                 _within(patience, lambda: self.pipe.send_bytes(message))
 
     def answer(self, patience: float, *, large: bool = False) -> Any:
-        """Its answer; raises what it raised, or ``Lost``. A large one may come in pieces, and stop in between."""
+        """Return the answer; raise the worker's error or ``Lost``. ``large``: the answer may come in several reads."""
         try:
             if not self.pipe.poll(patience):
                 raise Late(patience)
@@ -142,7 +142,7 @@ class Worker:
         return self._process.pid
 
     def close(self, *, at_once: bool) -> None:
-        """End it: after what it is doing, or now."""
+        """Stop the worker: after its current question, or at once."""
         _pipes.discard(self.pipe)
         self.pipe.close()
         if at_once:
@@ -154,13 +154,13 @@ class Worker:
 
 
 def _within(patience: float, action: Callable[[], Any]) -> Any:
-    """Wait so long for something that cannot be interrupted, no longer."""
+    """Run a blocking call with a timeout. Raise ``Late`` on timeout."""
     outcome: Future[Any] = Future()
 
     def run() -> None:
         try:
             outcome.set_result(action())
-        except BaseException as error:  # noqa: BLE001 (raised again where it is waited for)
+        except BaseException as error:  # noqa: BLE001 (raised again by ``result``)
             outcome.set_exception(error)
 
     threading.Thread(target=run, daemon=True).start()
@@ -178,12 +178,12 @@ def _serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:
                 pipe.send((answer(question), None))
             except FedForgetError as error:
                 pipe.send((None, error))
-    os._exit(0)  # without the parent's exit handlers, which are not ours to run
+    os._exit(0)  # skip the parent's exit handlers
 
 
 def _end_with(parent: int) -> None:
-    """Ask the system to end this process when its parent ends; elsewhere than on Linux the closed pipe must do."""
+    """Let Linux kill this process when its parent exits. On other systems the closed pipe ends it."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before we could ask
+    if os.getppid() != parent:  # the parent has exited already
         os._exit(1)

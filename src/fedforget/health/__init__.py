@@ -1,1 +1,1 @@
-"""Is the run whole? Checks of every file, the doctor, and repair."""
+"""Checks of every file of a run, the doctor, and repair."""

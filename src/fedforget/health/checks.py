@@ -1,4 +1,4 @@
-"""Examine every file of a run independently: is it intact, and if not, what can the operator do?"""
+"""Examine every file of a run independently: whether it is intact, and a remedy if it is not."""
 
 from __future__ import annotations
 
@@ -141,15 +141,15 @@ class Examination:
         if not check.ok:
             return check
         with contextlib.suppress(FedForgetError):  # ``_inbox`` reports unreadable files
-            waiting = [receipt for receipt in trail.book.receipts() if receipt.is_open]
-            waiting += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
-            overdue = [receipt for receipt in waiting if receipt.is_overdue()]
+            open_requests = [receipt for receipt in trail.book.receipts() if receipt.is_open]
+            open_requests += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
+            overdue = [receipt for receipt in open_requests if receipt.is_overdue()]
             if overdue:
                 since = min(receipt.deadline or "" for receipt in overdue)
                 remedy = f"carry them out with {hints.run_pending(self._path)}"
                 return Check("requests", False, f"{len(overdue)} overdue, the first since {since}", remedy)
-            if waiting:
-                return Check("requests", True, f"{len(waiting)} pending, none overdue")
+            if open_requests:
+                return Check("requests", True, f"{len(open_requests)} pending, none overdue")
         return check
 
     def _inbox(self) -> Iterator[Check]:

@@ -28,7 +28,7 @@ def examine(run: Path | None) -> list[Check]:
     if run is not None:
         try:
             checks += _run(run)
-        except RunBusy:  # its files change while they are checked: nothing can be said of them
+        except RunBusy:  # its files change during the check
             raise
         except Exception as error:  # noqa: BLE001 (a doctor reports every problem)
             checks.append(Check("run", False, f"{run} cannot be examined: {error}", "check the disk and permissions"))

@@ -47,7 +47,7 @@ def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
 
 
 def rebuild_files(run: OpenRun, engine: Engine, on_round: OnRound | None = None) -> Rebuilt:
-    """The same on an open run, whose lock the caller holds."""
+    """Rebuild the files of an open run whose lock the caller holds."""
     found = Rebuilt()
     with engine.computing():
         _rebuild_models(run, engine, found, on_round)
@@ -97,7 +97,7 @@ def _is_whole(run: OpenRun, round_: int) -> bool:
 
 
 def _rebuild_public_key(run: OpenRun, found: Rebuilt) -> None:
-    """Only where it is no key at all: two keys that don't belong together are for the operator to judge."""
+    """Rebuild the public half if it is missing or not a key. A key of another pair is left for the operator."""
     public = run.path / PUBLIC_KEY
     if Door(run.path).status(PRIVATE_KEY) is None or receipt_key.is_public_key(run.path):
         return

@@ -8,8 +8,8 @@ of its N_j samples. Client j loses w_j samples, so it holds a lost one
     in one of its first i batches with           a_ji = 1 − (1 − β_j)^i,
 
 where β_j = 1 if the whole client leaves. With B_i the sum of independent Bernoulli(a_ji) over the clients that lose
-something, the first i steps of a round stay as they are with probability q_i = E[(1 − B_i/M)^K]. Rounds are
-independent; Q = q_E is the probability that a whole round stays, and everything below follows.
+samples, the first i steps of a round stay unchanged with probability q_i = E[(1 − B_i/M)^K]. Rounds are independent.
+Q = q_E is the probability that a whole round stays unchanged; everything below follows from it.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ class Training:
 
 
 def client_bound(*, clients: int, clients_per_round: int, rounds: int) -> Fraction:
-    """ρ_C = K·R/M: Lemma 1's bound on the probability that one client's request changes a draw. May exceed 1.
+    """Return ρ_C = K·R/M: Lemma 1's bound on the probability that one client's request changes a draw. May exceed 1.
 
     >>> client_bound(clients=100, clients_per_round=5, rounds=4)
     Fraction(1, 5)
@@ -105,7 +105,7 @@ def client_bound(*, clients: int, clients_per_round: int, rounds: int) -> Fracti
 def sample_bound(
     samples: int, *, clients: int, clients_per_round: int, batch_size: int, local_steps: int, rounds: int
 ) -> Fraction:
-    """ρ_S = min(b, N)·K·E·R/(N·M): Lemma 1's bound for one sample of a client with N. May exceed 1.
+    """Return ρ_S = min(b, N)·K·E·R/(N·M): Lemma 1's bound for one sample of a client with N. May exceed 1.
 
     >>> sample_bound(50, clients=100, clients_per_round=5, batch_size=10, local_steps=2, rounds=4)
     Fraction(2, 25)
@@ -117,7 +117,7 @@ def sample_bound(
 
 
 def client_change(clients: int, clients_per_round: int | Floats) -> Any:
-    """p_c = 1 − (1 − 1/M)^K: a round changes if one client leaves. For an array of K, an array.
+    """Return p_c = 1 − (1 − 1/M)^K, the probability that a round changes if one client leaves. Accepts arrays.
 
     >>> round(float(client_change(100, 5)), 6)
     0.04901
@@ -133,7 +133,9 @@ def sample_change(
     batch_size: int | Floats,
     local_steps: int | Floats,
 ) -> Any:
-    """p_c·(1 − (1 − min(b, N)/N)^E): a round changes if a sample of a client with N leaves. For arrays, an array.
+    """Return p_c·(1 − (1 − min(b, N)/N)^E), the probability that a round changes if one of N samples leaves.
+
+    Accepts arrays.
 
     >>> round(float(sample_change(50, clients=100, clients_per_round=5, batch_size=10, local_steps=2)), 6)
     0.017644
@@ -151,10 +153,10 @@ def forgetting_cost(
     local_steps: int,
     rounds: int,
 ) -> ForgettingCost[float]:
-    """The exact law that Theorem 1 bounds, for requests handled at once: one ``Withdrawal`` for each client they touch.
+    """Return the exact cost that Theorem 1 bounds, for requests of one batch: one ``Withdrawal`` per affected client.
 
-    P(recompute) = 1 − Q^R, in floats that stay accurate however small it is. One sample, then one client, of the
-    worlds whose bounds are 2/25 and 1/5 above:
+    P(recompute) = 1 − Q^R, in floats that are accurate for small values too. One sample, then one client, of the worlds
+    whose bounds are 2/25 and 1/5 above:
 
     >>> world = dict(clients=100, clients_per_round=5, batch_size=10, local_steps=2, rounds=4)
     >>> one_sample = forgetting_cost([Withdrawal(50, 1)], **world)
@@ -175,7 +177,7 @@ def exact_forgetting_cost(
     local_steps: int,
     rounds: int,
 ) -> ForgettingCost[Fraction]:
-    """``forgetting_cost`` in fractions, for small worlds.
+    """Return ``forgetting_cost`` in fractions, for small worlds.
 
     With g = (1 − Q^R)/(1 − Q) the expected steps are E·(R − Q·g), and E·R − g·(q_1 + … + q_E) from the first use.
 
@@ -207,10 +209,10 @@ def expected_stream_cost(
     local_steps: int,
     rounds: int,
 ) -> StreamCost:
-    """The cost of requests carried out one by one; ``sizes`` holds the sizes of the affected clients.
+    """Return the cost of requests carried out one by one; ``sizes`` holds the sizes of the affected clients.
 
-    Exact unlearning (Theorem 1) leaves the draws of a training without what has gone, so each request costs what it
-    would alone in the world that is left: M and N shrink each time. Theorem 1's ρ·w bounds the probability that *any*
+    Exact unlearning (Theorem 1) leaves the draws of a training without the erased data. So each request costs what it
+    would cost alone in the remaining world: M and N shrink each time. Theorem 1's ρ·w bounds the probability that *any*
     of them recomputes, not how often: here it is 3·1/3.
 
     >>> world = dict(clients=3, clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
@@ -231,7 +233,7 @@ def expected_stream_cost(
 
 
 def _cost(withdrawals: Sequence[Withdrawal], training: Training) -> ForgettingCost[float]:
-    """``forgetting_cost`` without subtracting numbers that are nearly equal."""
+    """Compute ``forgetting_cost`` without subtracting nearly equal numbers."""
     training.check(withdrawals)
     change_sum, change = _round_changes(withdrawals, training)
     if training.rounds == 0 or change == 0.0:
@@ -246,7 +248,7 @@ def _cost(withdrawals: Sequence[Withdrawal], training: Training) -> ForgettingCo
 
 
 def _round_changes(withdrawals: Sequence[Withdrawal], training: Training) -> tuple[float, float]:
-    """Σ (1 − q_i) over a round's steps, and 1 − Q. For a single withdrawal 1 − q_i = p_c·a_i, a geometric sum."""
+    """Return Σ (1 − q_i) over a round's steps, and 1 − Q. For one withdrawal 1 − q_i = p_c·a_i, a geometric sum."""
     if len(withdrawals) == 1:
         held = -math.expm1(_log_miss(withdrawals[0].samples, withdrawals[0].lost, training.batch_size))
         drawn = float(client_change(training.clients, training.clients_per_round))
@@ -260,24 +262,24 @@ def _round_changes(withdrawals: Sequence[Withdrawal], training: Training) -> tup
 
 
 def _step_changes(withdrawals: Sequence[Withdrawal], training: Training) -> Iterator[Floats]:
-    """1 − q_i for i = 1 to E, piece by piece; clients with the same β count as one group."""
+    """Yield 1 − q_i for i = 1 to E, in blocks; clients with the same β form one group."""
     groups = Counter(_log_miss(samples, lost, training.batch_size) for samples, lost in map(astuple, withdrawals))
     certain = groups.pop(-math.inf, 0)
     groups.pop(0.0, None)
     width = max(1, _TABLE_CELLS // (1 + groups.total()))
     for start in range(1, training.local_steps + 1, width):
         steps = np.arange(start, min(start + width, training.local_steps + 1), dtype=np.float64)
-        law = np.ones((1, len(steps)))  # of B_i without the certain ones: a row for each value, a column for each i
+        law = np.ones((1, len(steps)))  # of B_i without the clients where β = 1: a row per value, a column per i
         for log_miss, count in groups.items():
             law = _convolved(law, _binomial(count, log_miss * steps))
         affected = np.arange(certain, certain + len(law))
-        with np.errstate(divide="ignore"):  # every client is affected: log 0
+        with np.errstate(divide="ignore"):  # log 0 if every client is affected
             drawn = -np.expm1(training.clients_per_round * np.log1p(-affected / training.clients))
         yield drawn @ law
 
 
 def _log_miss(samples: int, lost: int | None, batch_size: int) -> float:
-    """log(1 − β_j). The ratio of binomials is a product of as many factors as the smaller of b_j and w_j."""
+    """Return log(1 − β_j). The ratio of binomials is a product of min(b_j, w_j) factors."""
     size = min(batch_size, samples)
     if lost is None or (lost > 0 and size + lost > samples):
         return -math.inf
@@ -288,7 +290,7 @@ def _log_miss(samples: int, lost: int | None, batch_size: int) -> float:
 
 
 def _binomial(count: int, log_miss: Floats) -> Floats:
-    """The law of the number of hits among ``count``: a row for each number, a column for each ``log_miss``."""
+    """Return the law of the number of hits among ``count``: a row per number, a column per ``log_miss``."""
     hit = -np.expm1(log_miss)
     if count == 1:
         return np.stack([np.exp(log_miss), hit])
@@ -298,7 +300,7 @@ def _binomial(count: int, log_miss: Floats) -> Floats:
 
 
 def _log_ways(count: int) -> Floats:
-    """log C(count, k) for each k; of many, their common error goes out with the norm of the law."""
+    """Return log C(count, k) for each k. Large ones share an error that normalising the law cancels."""
     if count <= _FEW:
         return np.array([math.log(math.comb(count, chosen)) for chosen in range(count + 1)])
     factorials = np.array([math.lgamma(number + 1) for number in range(count + 1)])
@@ -306,7 +308,7 @@ def _log_ways(count: int) -> Floats:
 
 
 def _convolved(law: Floats, other: Floats) -> Floats:
-    """The law of the sum, column by column."""
+    """Return the law of the sum, column by column."""
     short, long = sorted((law, other), key=len)
     total = np.zeros((len(short) + len(long) - 1, long.shape[1]))
     for shift, row in enumerate(short):
@@ -321,7 +323,7 @@ def _trimmed(law: Floats) -> Floats:
 
 
 def _exact_miss(withdrawal: Withdrawal, batch_size: int) -> Fraction:
-    """1 − β_j."""
+    """Return 1 − β_j."""
     if withdrawal.lost is None:
         return Fraction(0)
     size = min(batch_size, withdrawal.samples)
@@ -329,7 +331,7 @@ def _exact_miss(withdrawal: Withdrawal, batch_size: int) -> Fraction:
 
 
 def _exact_stay(misses: Sequence[Fraction], training: Training) -> Fraction:
-    """E[(1 − B/M)^K] for clients whose draws miss the lost samples with these probabilities."""
+    """Return E[(1 − B/M)^K] for clients whose draws miss the lost samples with these probabilities."""
     law = [Fraction(1)]
     for miss in misses:
         pairs = zip([*law, Fraction(0)], [Fraction(0), *law], strict=True)

@@ -1,7 +1,7 @@
 """The law of the first changed round: rounds are independent and identically distributed, so it is geometric.
 
-Everything takes 1 − Q, the probability that one round changes, as ``change``, a number or an array of them, and never
-subtracts numbers that are nearly equal: probabilities keep their digits however small they are.
+Every function takes ``change`` = 1 − Q, the probability that one round changes, as a number or an array. None subtracts
+nearly equal numbers, so small probabilities are accurate too.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 
 
 def change_within(change: float | Floats, rounds: int | Floats) -> Any:
-    """1 − Q^n: one of n rounds changes.
+    """Return 1 − Q^n, the probability that one of n rounds changes.
 
     >>> float(change_within(0.5, 3))
     0.875
@@ -25,10 +25,11 @@ def change_within(change: float | Floats, rounds: int | Floats) -> Any:
 
 
 def expected_rounds_redone(change: float | Floats, rounds: int, every: int = 1) -> Any:
-    """Expected rounds to recompute out of n, from the last kept model before the first change, with keep interval c.
+    """Return the expected rounds out of n to recompute, from the last model kept before the first change.
 
-    A round is redone if one of its block of c, or of a block before, changes: Σ over blocks of length·(1 − Q^end).
-    With c = 1 that is n − Q·g for g = (1 − Q^n)/(1 − Q), with c = n it is n·(1 − Q^n).
+    c is the keep interval ``every``. A round is recomputed if a round of its block of c, or of an earlier block,
+    changes: Σ over blocks of length·(1 − Q^end). With c = 1 that is n − Q·g for g = (1 − Q^n)/(1 − Q);
+    with c = n it is n·(1 − Q^n).
 
     >>> [float(expected_rounds_redone(0.5, 3, every)) for every in (1, 2, 3)]
     [2.125, 2.375, 2.625]
@@ -39,7 +40,7 @@ def expected_rounds_redone(change: float | Floats, rounds: int, every: int = 1) 
 
 
 def _log_stay(change: float | Floats) -> Floats:
-    with np.errstate(divide="ignore"):  # minus infinity where a round surely changes
+    with np.errstate(divide="ignore"):  # minus infinity if a round surely changes
         return np.log1p(-np.minimum(np.asarray(change, np.float64), 1.0))
 
 
@@ -48,7 +49,7 @@ def _within(log_stay: Floats, rounds: int | Floats) -> Any:
 
 
 def _sum_within(log_stay: Floats, count: int) -> Any:
-    """Σ_{n=1..count} (1 − Q^n): the count doubles along its binary digits, and only positive numbers are added."""
+    """Return Σ_{n=1..count} (1 − Q^n), by doubling along the binary digits and adding positive numbers only."""
     total, reached = np.zeros_like(log_stay), 0
     for digit in f"{count:b}":
         if reached:

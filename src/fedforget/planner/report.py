@@ -143,7 +143,7 @@ def _forgetting(plan: Plan, here: Circumstances) -> Facts:
 
 def _storage(plan: Plan, here: Circumstances) -> Facts:
     sparse = plan.keep if isinstance(plan.keep, int) else max(2, isqrt(plan.rounds))
-    between = (sparse,) if plan.keep == sparse or sparse < plan.rounds else ()  # else it keeps the same as the ends
+    between = (sparse,) if plan.keep == sparse or sparse < plan.rounds else ()  # otherwise it equals KEEP_ENDS
     ways = [replace(plan, keep=keep) for keep in (KEEP_EVERY, *between, KEEP_ENDS)]
     return {
         "model_bytes": here.model_bytes,

@@ -1,12 +1,12 @@
 """Search for the K, b and E with the least expected recomputation within given limits.
 
-Forgetting is cheapest where nothing is learnt, so the search is told what training needs: T steps in all, so many
-samples in each step (K·b: the convergence bound of Lemma 2 has the noise of the gradient over it), and a largest number
-of local steps (the same bound grows with E). Among the plans that give it that and keep within the limits, it finds the
-one whose expected recomputed steps for a request, counted from the start of the first changed round, are fewest.
+Without a lower bound, the cheapest plan trains nothing. So the caller gives the needs of training: T steps in total, a
+number of samples per step (K·b, which divides the gradient noise in the convergence bound of Lemma 2), and a largest
+number of local steps (the same bound grows with E). Among the plans that satisfy the needs and the limits, the search
+finds the one with the fewest expected recomputed steps per request, counted from the start of the first changed round.
 
-Cost, probabilities and both ρ grow with K and with b. So for each E only the pairs matter of which neither can be
-lowered, and of these there are about 2·sqrt(K·b): all are tried.
+Cost, probabilities and both ρ grow with K and with b. So for each E only the minimal pairs of K and b matter. There are
+about 2·sqrt(K·b) of them, and the search tries all.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from fedforget.errors import PlanRefused
 from fedforget.planner.costs import client_change, sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
 
-_MOST = 10**12  # steps, and samples in a step: its square root is tried
-_LARGEST = 2**31 - 1  # of a number of a plan
+_MOST = 10**12  # steps, and samples per step: the search tries about its square root
+_LARGEST = 2**31 - 1  # largest number in a plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def _local_steps(needs: Needs) -> list[int]:
     ]
     if not allowed:
         raise PlanRefused(
-            f"no number of local steps that divides {needs.steps} lies within what is allowed",
+            f"no number of local steps that divides {needs.steps} lies within the limits",
             hint=f"allow one of: {', '.join(map(str, divisors[:12]))}",
         )
     return allowed

@@ -1,10 +1,10 @@
 """Storage and traffic of a plan: bytes on disk, bytes on the wire, rounds of communication (Section 5.3).
 
-Disk. The server keeps a state per kept round and an entry per client; a client keeps an entry per sample, and no models
-at all. Entries are counted as a run directory writes them; the pages of its databases come on top.
+Disk. The server keeps a state per kept round and an entry per client; a client keeps an entry per sample, and no
+models. Entries are counted as a run directory writes them, without the overhead of database pages.
 
-Wire. In a round each distinct client drawn receives the model and sends one back. A request that changes a draw sends
-everybody back to the last kept model before the change, so what is replayed is at least what has to be recomputed.
+Wire. In a round each distinct client drawn receives the model and sends one back. A request that changes a draw rewinds
+every party to the last model kept before the change, so the replay covers at least the rounds to recompute.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fedforget.planner.geometric import change_within, expected_rounds_redone
 ROSTER_ENTRY = 8 + 32 + 8  # bytes: a client's id, its commitment, its first round
 SAMPLE_ENTRY = 8 + 16 + 8  # a sample's id, the digest of its content, its first step
 CLIENT_SEED = 32 + 32  # and its nonce
-_MOMENTS = 2 * 2  # FedAdam keeps two numbers of twice the width for every weight
+_MOMENTS = 2 * 2  # FedAdam keeps two numbers of twice the width per weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class ForgettingTraffic:
 
 
 def state_bytes(plan: Plan, model_bytes: int) -> int:
-    """Bytes of a kept state: the model, and the moments of FedAdam.
+    """Return the bytes of a kept state: the model, and the moments of FedAdam.
 
     >>> state_bytes(Plan(1, 1, 1, 1), 1000)
     1000
@@ -55,7 +55,7 @@ def state_bytes(plan: Plan, model_bytes: int) -> int:
 
 
 def kept_bytes(plan: Plan, rounds_done: int, model_bytes: int) -> int:
-    """Bytes of the states kept after this many rounds; the initial one has no moments.
+    """Return the bytes of the states kept after this many rounds; the initial one has no moments.
 
     >>> [kept_bytes(Plan(1, 1, 1, 9, server=ServerOptimizer(name)), 9, 1000) for name in ("average", "fedadam")]
     [10000, 46000]
@@ -64,7 +64,7 @@ def kept_bytes(plan: Plan, rounds_done: int, model_bytes: int) -> int:
 
 
 def server_bytes(plan: Plan, clients: int, model_bytes: int) -> int:
-    """The kept states and the roster with its first rounds.
+    """Return the bytes of the kept states, and of the roster with its first rounds.
 
     >>> [server_bytes(Plan(1, 1, 1, rounds=100, keep=keep), 60, 1000) for keep in ("every", 10, "ends")]
     [103880, 13880, 4880]
@@ -73,7 +73,7 @@ def server_bytes(plan: Plan, clients: int, model_bytes: int) -> int:
 
 
 def client_bytes(samples: int) -> int:
-    """A client's seed, and for each sample its id, digest and first step. No model, whatever the plan.
+    """Return the bytes of a client's seed, and of the id, digest and first step of each sample. It stores no model.
 
     >>> client_bytes(200)
     6464
@@ -82,7 +82,7 @@ def client_bytes(samples: int) -> int:
 
 
 def expected_distinct_clients(clients: int, clients_per_round: int) -> float:
-    """M·(1 − (1 − 1/M)^K): how many different clients fill the K slots of a round.
+    """Return M·(1 − (1 − 1/M)^K), the expected number of different clients in the K slots of a round.
 
     >>> expected_distinct_clients(2, 2)
     1.5
@@ -91,7 +91,7 @@ def expected_distinct_clients(clients: int, clients_per_round: int) -> float:
 
 
 def learning_traffic(plan: Plan, clients: int, model_bytes: int) -> Traffic:
-    """All rounds of the plan: also what retraining from scratch takes, with the clients that are left.
+    """Return the traffic of all rounds of the plan; with the remaining clients, that of retraining from scratch.
 
     >>> learning_traffic(Plan(clients_per_round=2, batch_size=1, local_steps=1, rounds=10), 2, 1000)
     Traffic(rounds=10.0, trainings=15.0, bytes=30000.0)
@@ -103,13 +103,13 @@ def learning_traffic(plan: Plan, clients: int, model_bytes: int) -> Traffic:
 
 
 def client_forgetting_traffic(plan: Plan, clients: int, model_bytes: int) -> ForgettingTraffic:
-    """One client leaves. The order of the others in each draw is independent of it.
+    """Return the traffic if one client leaves. The order of the others in each draw is independent of it.
 
     >>> client_forgetting_traffic(Plan(1, 1, 1, rounds=3), 2, 1000)
     ForgettingTraffic(rounds_recomputed=2.125, rounds_replayed=2.125, trainings=2.125, bytes=4250.0)
     """
     if clients == 1:
-        return ForgettingTraffic(0.0, 0.0, 0.0, 0.0)  # no client is left: the model is withdrawn
+        return ForgettingTraffic(0.0, 0.0, 0.0, 0.0)  # no client remains: the model is withdrawn
     change = client_change(clients, plan.clients_per_round)
     replayed = expected_rounds_redone(change, plan.rounds, _spacing(plan))
     trainings = replayed * expected_distinct_clients(clients - 1, plan.clients_per_round)
@@ -117,7 +117,7 @@ def client_forgetting_traffic(plan: Plan, clients: int, model_bytes: int) -> For
 
 
 def sample_forgetting_traffic(plan: Plan, clients: int, samples: int, model_bytes: int) -> ForgettingTraffic:
-    """One sample of a client with N leaves; with its last sample the client leaves too.
+    """Return the traffic if one of a client's samples leaves; with its last sample the client leaves too.
 
     >>> every, ends = (sample_forgetting_traffic(Plan(1, 1, 1, 3, keep=k), 2, 2, 1000) for k in ("every", "ends"))
     >>> round(every.rounds_replayed, 6), round(ends.rounds_replayed, 6)
@@ -146,14 +146,14 @@ def _forgetting(plan: Plan, change: Any, replayed: Any, trainings: Any, model_by
 
 
 def _spacing(plan: Plan) -> int:
-    """The keep interval."""
+    """Return the keep interval."""
     if plan.keep in (KEEP_EVERY, KEEP_ENDS):
         return 1 if plan.keep == KEEP_EVERY else plan.rounds
     return min(int(plan.keep), plan.rounds)
 
 
 def _covariance(clients: int, slots: int) -> float:
-    """The covariance of a round's number of distinct clients and whether a given client is drawn."""
+    """Return the covariance of a round's number of distinct clients and whether a given client is drawn."""
     if clients == 1:
         return 0.0
     drawn = float(change_within(1 / clients, slots))
@@ -163,10 +163,10 @@ def _covariance(clients: int, slots: int) -> float:
 
 
 def _first_changes(plan: Plan, change: float, replayed: float) -> float:
-    """Σ over blocks of length·Q^(end−1): what the covariance of one round counts in the sum over all of them.
+    """Return Σ over blocks of length·Q^(end−1), the factor of one round's covariance in the sum over all rounds.
 
     For a replayed round s of a block that ends at e, E[D_s; change up to e] = E[D]·(1 − Q^e) + Cov·Q^(e−1).
     """
-    if change >= 1:  # only if there is one client, or as good as all are drawn: the covariance is zero
+    if change >= 1:  # only with one client, or if practically all are drawn: the covariance is zero
         return 0.0
     return (plan.rounds - replayed) / (1 - change)

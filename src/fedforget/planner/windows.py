@@ -1,15 +1,15 @@
 """The savings of collecting requests for a window and rewinding once for all of them.
 
-Every sample and every client withdraws independently of the others, at a constant rate, until it has gone. With U_s(r)
-and U_c(r) the shares of samples and of clients that the first r rounds have used, a window with μ_s and μ_c requests on
-average finds these rounds as they were with probability
+Every sample and every client withdraws once, independently of the others, at a constant rate. Let U_s(r) and U_c(r) be
+the shares of samples and of clients that the first r rounds have used. A window with μ_s and μ_c requests on average
+leaves these rounds unchanged with probability
 
     E[exp(−μ_s·U_s(r) − μ_c·U_c(r))]  ≥  exp(−μ_s·E U_s(r) − μ_c·E U_c(r)),          (Jensen)
 
 and expected shares are known: E U_s(r) is the probability that r rounds use a sample (``geometric``), averaged over the
-samples. So what is said here of a window is an upper bound, and of its saving a lower one; in large federations, where
-shares hardly vary, both are close. Everything refers to the federation as it stands: that it shrinks makes requests
-handled one by one dearer still.
+samples. So a window's cost here is an upper bound, and its saving a lower bound; both are close in large federations,
+where shares hardly vary. All numbers are for the present federation; as it shrinks, requests handled one by one cost
+even more.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.planner.costs import client_change, sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
 
-_SERIES, _SURE = 1e-3, 500.0  # rates whose next term of a series, and whose e^−λ, are too small to count
+_SERIES, _SURE = 1e-3, 500.0  # below: two terms of the series suffice; above: e^−λ is negligible
 _MOST_ROUNDS = 2**16  # beyond this, a block of rounds is approximated by its middle
 
 
@@ -44,7 +44,7 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class HandlingCost:
-    """The expected cost of a way to handle requests: steps from the start of the first changed round on."""
+    """The expected cost of a policy: steps from the start of the first changed round on."""
 
     recomputations_per_day: float
     steps_per_day: float
@@ -63,7 +63,9 @@ class WindowCost:
 
 
 def one_by_one(requests: Requests, sizes: Mapping[int, int], plan: Plan) -> HandlingCost:
-    """Each request immediately, in the current federation. ``sizes``: number of samples → number of clients.
+    """Return the cost of handling each request at once, in the present federation.
+
+    ``sizes`` maps a number of samples to the number of clients that have it.
 
     >>> plan = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
     >>> one_by_one(Requests(per_day=10, sample_share=0), {5: 2}, plan)  # a client is drawn with probability 1/2
@@ -82,7 +84,7 @@ def one_by_one(requests: Requests, sizes: Mapping[int, int], plan: Plan) -> Hand
 
 
 def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: Plan) -> WindowCost:
-    """All requests of a window together, with at most one recomputation.
+    """Return the cost of handling all requests of a window together, with at most one recomputation.
 
     >>> plan = Plan(clients_per_round=5, batch_size=10, local_steps=2, rounds=20)
     >>> week = in_windows(Requests(per_day=2, sample_share=0.5), 7, {50: 100}, plan)
@@ -111,7 +113,7 @@ def in_windows(requests: Requests, days: float, sizes: Mapping[int, int], plan: 
 
 
 def _mean_wait(rate: float) -> float:
-    """The expected share of a window that remains after the first withdrawal in it, at this rate per window.
+    """Return the expected share of a window that remains after its first withdrawal, at this rate per window.
 
     One half at a low rate; at a high rate withdrawals come early: 1 − 1/λ + 1/(e^λ − 1).
 
@@ -124,7 +126,7 @@ def _mean_wait(rate: float) -> float:
 
 
 def _uses(sizes: Mapping[int, int], plan: Plan, rounds: Floats) -> tuple[Floats, Floats]:
-    """The expected shares of samples and of clients that this many rounds use."""
+    """Return the expected shares of samples and of clients that this many rounds use."""
     clients, in_all = _count(sizes)
     samples = np.zeros(len(rounds))
     for size, number in sizes.items():

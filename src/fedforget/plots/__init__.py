@@ -1,1 +1,1 @@
-"""Pictures of what was planned and of what happened."""
+"""Plots of a plan's costs, and the shared parts of all plots."""

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 _POINTS = 80
 _MOST_DOTS = 40
-_SATURATED = 3.0  # a ρ so far above 1 that everything happens near the left edge of a linear axis
-_FLAT = 20.0  # a curve this many times lower than the other cannot be read on the same axis
-_MOST_LABELS = 6  # of a logarithmic axis
+_SATURATED = 3.0  # above this ρ the axis is logarithmic: a linear one would compress the curve at its left edge
+_FLAT = 20.0  # a curve this many times lower than the other is unreadable on the same axis
+_MOST_LABELS = 6  # on a logarithmic axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class _Sweep:
     subtitle: str
     label: str
     here: int  # K or b of the plan
-    largest: float  # that K or b may have
+    largest: float  # the largest possible K or b
     rho: Callable[[Floats], Floats]
     parts: Sequence[tuple[float, Callable[[Floats], Floats]]]
 
@@ -55,7 +55,7 @@ class _Sweep:
 
     @property
     def top(self) -> float:
-        """The largest value that is drawn: the union bound's."""
+        """The largest value drawn: that of the union bound."""
         return min(1.0, float(self.rho(self.values())[-1]))
 
     def cost(self, values: Floats, of_change: Callable[[Floats], Floats]) -> Floats:
@@ -96,7 +96,7 @@ def _figure(plan: Plan, sizes: Mapping[int, int]) -> Figure:
 
 
 def _tops(tops: Sequence[float]) -> list[float]:
-    """One top for all panels, so that their heights compare; each its own where a curve would lie on the axis."""
+    """Return the top of each panel: a common one, unless a curve would then be too flat to read."""
     return [max(tops)] * len(tops) if max(tops) < _FLAT * min(tops) else list(tops)
 
 
@@ -123,7 +123,7 @@ def _sample_sweep(plan: Plan, sizes: Mapping[int, int]) -> _Sweep:
 
     several = len(sizes) > 1
     return _Sweep(
-        title="Forgetting one sample" + (", an average one" if several else ""),
+        title="Forgetting one average sample" if several else "Forgetting one sample",
         subtitle=f"b varies; K = {plan.clients_per_round}",
         label="ρ$_S$ = b·K·T / (N·M)" + (", on average over the samples" if several else ""),
         here=plan.batch_size,
@@ -182,7 +182,7 @@ def _panel(axes: Axes, sweep: _Sweep, top: float, of_change: Callable[[Floats], 
 
 
 def log_ticks(start: float, end: float) -> list[float]:
-    """Round numbers between two ends of a logarithmic axis, few enough that their labels don't touch."""
+    """Return round numbers on a logarithmic axis, few enough that their labels do not overlap."""
     decades = range(math.floor(math.log10(start)), math.ceil(math.log10(end)) + 1)
     inside = list[float]()
     for digits in ((1, 1.2, 1.5, 2, 2.5, 3, 4, 5, 6, 8), (1, 2, 5), (1, 3), (1,)):
@@ -193,7 +193,7 @@ def log_ticks(start: float, end: float) -> list[float]:
 
 
 def _percent(share: float) -> str:
-    """Three digits, without an exponent."""
+    """Format a share in percent with three digits, without an exponent."""
     if share in (0.0, 1.0):
         return f"{100 * share:.0f}%"
     digits = max(0, 2 - math.floor(math.log10(abs(100 * share))))

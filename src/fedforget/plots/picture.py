@@ -48,10 +48,10 @@ def save_picture(path: Path, draw: Callable[[], Figure]) -> None:
     check_format(path)
     import matplotlib as mpl  # noqa: PLC0415 (see above)
 
-    unsaid = {".svg": {"Date": None, "Creator": None}, ".pdf": {"CreationDate": None}}  # equal bytes each time
+    omitted = {".svg": {"Date": None, "Creator": None}, ".pdf": {"CreationDate": None}}  # for reproducible files
     with mpl.rc_context(_STYLE):
         figure = draw()
         try:
-            figure.savefig(path, dpi=160, metadata=unsaid.get(path.suffix.lower(), {}))
+            figure.savefig(path, dpi=160, metadata=omitted.get(path.suffix.lower(), {}))
         except OSError as error:
             raise StorageFailed(f"cannot write {path}: {error.strerror}", hint="check the path of --plot") from error

@@ -1,1 +1,1 @@
-"""A request's life: taken in, decided, carried out, recorded."""
+"""The life of a request: accepted, decided, carried out, recorded."""

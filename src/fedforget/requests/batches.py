@@ -1,4 +1,4 @@
-"""Batches of requests that are met together: begun, removed, recomputed, completed, purged."""
+"""Batches of requests that are carried out together: begun, removed, recomputed, completed, purged."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DerivedTable(Protocol):
 
 
 class Batches:
-    """Each is an intent until it is purged: whatever finishing it after a crash needs."""
+    """A batch is stored as an intent until it is purged."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class Batches:
         self._derived = derived
 
     def enter(self, intent: Intent, facts: BatchFacts) -> None:
-        """Commit the intent of a batch: from here on it is finished, whatever happens. Call inside a transaction."""
+        """Commit the intent of a batch. After a crash the next process finishes it. Call inside a transaction."""
         body = intent.encode()
         if len(body) > LONGEST:
             raise InvalidInput(f"{len(intent.ids)} requests are too many at once", hint="give them in several batches")
@@ -71,7 +71,7 @@ class Batches:
             )
 
     def pending(self) -> list[Intent]:
-        """Batches that were begun and are not yet purged."""
+        """Return the intents of batches that were begun and are not yet purged."""
         intents = []
         for batch_id, body in self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id"):
             try:
@@ -84,18 +84,18 @@ class Batches:
         return intents
 
     def stage(self, intent: Intent) -> Stage:
-        """How far a batch has come."""
+        """Return the stage of a batch."""
         rows = self.database.rows("SELECT stage FROM intents WHERE batch_id = ?", (intent.batch_id,))
         return Stage(rows[0][0])
 
     def removed(self, intent: Intent, rounds_left: int) -> None:
-        """The data are out (or in) and the state is rewound: what was derived from later rounds goes too."""
+        """Record that the data are removed (or added) and the state is rewound. Drop what derives from later rounds."""
         leaving = set(intent.decision.leaving)
         with self.database.transaction():
             asked = list(zip(intent.ids, intent.decision.requests, strict=True))
             emptied = [(identifier, Request(r.client)) for identifier, r in asked if r.client in leaving]
             number = self.chain.length()
-            for identifier, target in asked + emptied:  # what was asked for first: a client went under its own request
+            for identifier, target in asked + emptied:  # direct targets first: a client keeps the id of its own request
                 self.database.run(
                     "INSERT OR IGNORE INTO erased VALUES (?, ?, ?, 0)",
                     (self._pseudonyms.of(target), number, identifier),
@@ -106,7 +106,7 @@ class Batches:
             for table in self._derived:
                 table.rewind(rounds_left, leaving)
             self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
-            self.database.run("UPDATE requests SET state_digest = NULL")  # those states held what is gone now
+            self.database.run("UPDATE requests SET state_digest = NULL")  # those states depend on erased data
             if intent.decision.new_seeds is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
                 self.chain.append("reseeded", {"seed_origin": "system"})
@@ -117,7 +117,7 @@ class Batches:
             self._advance(intent, Stage.RECOMPUTED)
 
     def completed(self, intent: Intent, outcome: Outcome) -> None:
-        """The receipt is final: which state stands now, in the clear while it is current and as a MAC for ever.
+        """Store the resulting digests; the MAC stays after the digest is deleted.
 
         One draw-informed request lowers the whole batch to `path`.
         """
@@ -150,7 +150,7 @@ class Batches:
             )
 
     def purged(self, intent: Intent) -> None:
-        """Record that nothing is left of what was removed, and drop the ids. Called by ``Work.purge``, as its end."""
+        """Record that the removed data are purged, and delete the ids. ``Work.purge`` calls this as its last step."""
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)
             self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))

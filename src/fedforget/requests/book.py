@@ -1,4 +1,4 @@
-"""The requests of a run: what was asked, by whom under which name, and what became of it."""
+"""Requests of a run: lookup, acceptance, cancellation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN = (
 
 
 class RequestBook:
-    """Takes requests in and finds them again, by id, by idempotency key, or by what went under them."""
+    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased."""
 
     def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms) -> None:
         self.database = database
@@ -35,14 +35,14 @@ class RequestBook:
     # Looking up
 
     def find(self, request: Request) -> Receipt | None:
-        """The receipt under which a sample or client went; a sample of an erased client went with it."""
+        """Return the receipt of the request that erased a sample or client. Erasing a client erases its samples."""
         identifier = self.id_of(request)
         if identifier is None:
             return None
         return replace(self.receipt(identifier), client=request.client, sample=request.sample)
 
     def id_of(self, target: Request) -> str | None:
-        """The request under which a target last went, by itself or with its client; None if it did not.
+        """Return the id of the request that last erased a target, individually or with its client; None if none did.
 
         A sample erased individually keeps that request's id.
         """
@@ -54,7 +54,7 @@ class RequestBook:
         return str(rows[0][0]) if rows else None
 
     def was_erased_by(self, identifier: str, target: Request) -> bool:
-        """Whether the request is, or was, for exactly this."""
+        """Return whether the request is or was for exactly this target."""
         if self.waiting().get(identifier) == target:
             return True
         rows = self.database.rows(
@@ -79,12 +79,15 @@ class RequestBook:
         return found[0]
 
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
-        """Many at once: the events are read once for all of them."""
+        """Return many receipts. Reads the events once for all of them."""
         found = {receipt.id: receipt for receipt in self.receipts()}
         return [found[identifier] for identifier in self._originals(identifiers)]
 
     def receipts(self, events: Sequence[Event] | None = None) -> list[Receipt]:
-        """In the order of receipt, whatever the clock said. ``events``: the chain, if the caller has read it."""
+        """Return all receipts in the order of receipt, even if the clock was set back.
+
+        ``events``: the events of the chain, if the caller has read them.
+        """
         return self._receipts("ORDER BY id", (), events)
 
     def _receipts(self, which: str, values: Sequence[Any] = (), events: Sequence[Event] | None = None) -> list[Receipt]:
@@ -94,7 +97,7 @@ class RequestBook:
                 when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
                 times.setdefault(event.body.get("request", ""), {})[event.kind] = when
         rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
-        place = {identifier: number for number, identifier in enumerate(times)}  # events stand in their order
+        place = {identifier: number for number, identifier in enumerate(times)}  # events are in order
         rows.sort(key=lambda row: place.get(row[0], len(place)))
         return [
             Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
@@ -102,31 +105,31 @@ class RequestBook:
         ]
 
     def _originals(self, identifiers: Iterable[str]) -> list[str]:
-        """A request that was handed in twice at the same time is known under both ids."""
+        """Resolve aliases: a request that was submitted twice at the same time has two ids."""
         known = dict(self.database.rows("SELECT id, request FROM aliases"))
         return [known.get(identifier, identifier) for identifier in identifiers]
 
     def pseudonym_of(self, identifier: str) -> str | None:
-        """The pseudonym of what went under a request; None if it went under another, or the record forgot it."""
+        """Return the pseudonym of what a request erased; None if another request erased it, or the record forgot it."""
         rows = self.database.rows("SELECT pseudonym FROM erased WHERE request = ? ORDER BY pseudonym", (identifier,))
         return hashlib.blake2b(b"".join(row[0] for row in rows), digest_size=16).hexdigest() if rows else None
 
     def state_digest_of(self, identifier: str) -> str | None:
-        """The digest of the state after a request, as long as nothing of that state was erased."""
+        """Return the digest of the state after a request; None once something of that state is erased."""
         rows = self.database.rows("SELECT state_digest FROM requests WHERE id = ?", (identifier,))
         return rows[0][0] if rows else None
 
     def round_of(self, identifier: str) -> int:
-        """The rounds done when a request was completed."""
+        """Return the number of rounds done when a request was completed."""
         return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
 
     def waiting(self) -> dict[str, Request]:
-        """Accepted requests that are still to be begun with."""
+        """Return the pending requests: accepted, and in no batch yet."""
         rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
         return {identifier: Request(client, sample) for identifier, client, sample in rows}
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
-        """The requests that came with this key before; the same key for other requests is refused."""
+        """Return the ids of the requests that used this key before. Refuse the key for other requests."""
         if submission.key is None:
             return None
         rows = self.database.rows(
@@ -136,29 +139,31 @@ class RequestBook:
             return None
         if rows[0][0] != self._pseudonyms.mac("key body", submission.body()):
             raise InvalidInput(
-                f"the idempotency key {quoted(submission.key)} came with other requests before",
+                f"the idempotency key {quoted(submission.key)} was used for other requests",
                 hint="use a new key for new requests",
             )
         try:
             return self._originals(map(str, parse_json(rows[0][1])))
         except (ValueError, TypeError) as error:
             raise RunDamaged(
-                f"{self.database.path} is damaged: a key names no requests", hint="restore it from a backup"
+                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read",
+                hint="restore it from a backup",
             ) from error
 
-    # Taking in
+    # Accepting
 
     def transaction(self) -> AbstractContextManager[None]:
         return self.database.transaction()
 
     def flush(self) -> None:
-        """Fold the write-ahead log into the file: no acknowledged request may depend on a log that a crash leaves."""
+        """Fold the write-ahead log into the file: an acknowledged request must not depend on the log after a crash."""
         self.database.fold()
 
     def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
         """Accept requests, except those that are known under another id. Call inside a transaction.
 
-        Returns the ids in the order of the submission. ``record_alias``: the caller was told the submission's own ids.
+        Return the ids in the order of the submission. ``record_alias``: the submitter already has the submission's own
+        ids, so record them as aliases.
         """
         ids = []
         for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
@@ -172,14 +177,14 @@ class RequestBook:
         return ids
 
     def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
-        """None of them is met, and the record says why."""
+        """Record that none of the requests is carried out, with the reasons."""
         with self.database.transaction():
             for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
                 self._enter(submission, place, identifier, request, Stage.REJECTED, reasons[request])
             self._remember_key(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
-        """Requests that wait are asked for once more: the earlier deadline counts, and any doubt of the basis."""
+        """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
         waiting = self.waiting()
         rows = {
             identifier: self.database.rows("SELECT basis, deadline FROM requests WHERE id = ?", (identifier,))[0]
@@ -187,33 +192,33 @@ class RequestBook:
             if identifier in waiting
         }
         for identifier, (basis, deadline) in rows.items():
-            stricter = submission.basis if basis == Basis.EXOGENOUS else basis
+            weaker = submission.basis if basis == Basis.EXOGENOUS else basis
             earlier = min(deadline or submission.deadline, submission.deadline) if submission.urgent else deadline
-            if (stricter, earlier) != (basis, deadline):
+            if (weaker, earlier) != (basis, deadline):
                 with self.database.transaction():
                     self.database.run(
-                        "UPDATE requests SET basis = ?, deadline = ? WHERE id = ?", (stricter, earlier, identifier)
+                        "UPDATE requests SET basis = ?, deadline = ? WHERE id = ?", (weaker, earlier, identifier)
                     )
-                    self.chain.append("asked again", {"request": identifier, "basis": stricter, "deadline": earlier})
+                    self.chain.append("asked again", {"request": identifier, "basis": weaker, "deadline": earlier})
 
-    def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None:
-        """Record the ids that a caller was told for requests that have others."""
+    def add_aliases(self, aliases: Sequence[str], ids: Sequence[str]) -> None:
+        """Record a second id for each of these requests."""
         with self.database.transaction():
-            for identifier, request in zip(told, ids, strict=True):
-                self._alias(identifier, request)
+            for alias, request in zip(aliases, ids, strict=True):
+                self._alias(alias, request)
 
     def _enter(
         self, submission: Submission, place: int, identifier: str, request: Request, state: Stage,
         reason: str | None = None,
     ) -> None:  # fmt: skip
-        told = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
+        terms = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
         self.database.run(
             "INSERT INTO requests (id, place, level, basis, state, received, deadline, reason) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (identifier, place, request.level, submission.basis, state, submission.received, submission.deadline,
              reason),
         )  # fmt: skip
-        self.chain.append(Stage.RECEIVED, {"request": identifier, "received": submission.received, **told})
+        self.chain.append(Stage.RECEIVED, {"request": identifier, "received": submission.received, **terms})
         self.chain.append(state, {"request": identifier, **({} if reason is None else {"reason": reason})})
 
     def _alias(self, identifier: str, request: str) -> None:
@@ -227,7 +232,7 @@ class RequestBook:
             self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
 
     def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
-        """Take back a request that waits. Once is enough, and twice is no more."""
+        """Cancel a pending request. Idempotent."""
         [identifier] = self._originals([identifier])
         if self.receipt(identifier).state == Stage.CANCELLED:
             return
@@ -235,7 +240,7 @@ class RequestBook:
             if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
                 raise InvalidInput(
                     f"request {shown(identifier)} is {self.receipt(identifier).state}, too late to cancel it",
-                    hint=f"only what waits can be cancelled; `fedforget status {self._run}` shows what does",
+                    hint=f"only a pending request can be cancelled; `fedforget status {self._run}` lists them",
                 )
             self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
             self.chain.append(Stage.CANCELLED, {"request": identifier, "cancelled_basis": basis})
@@ -243,10 +248,10 @@ class RequestBook:
 
     @property
     def tainted(self) -> bool:
-        """Whether a request since the last new seeds may have looked at the draws or the model."""
+        """Whether a request since the last new seeds may depend on the draws or the model."""
         return bool(self.database.rows("SELECT value FROM record WHERE key = 'tainted'")[0][0])
 
     def taint_unless_exogenous(self, basis: str) -> None:
-        """What is there then depends on the draws, or may: equality in law is over for these seeds."""
+        """Mark the seeds as tainted unless the basis is exogenous."""
         if basis != Basis.EXOGENOUS:
             self.database.run("UPDATE record SET value = 1 WHERE key = 'tainted'")

@@ -31,12 +31,12 @@ CREATE TABLE events (
 """
 _BEGINNING = bytes(_HASH_BYTES)
 _SALT, _SALT_BYTES = "salt", 16
-_NAMES = ("request", "batch", "received", "basis", "seed_origin", "version")  # what an event refers to by a text
+_NAMES = ("request", "batch", "received", "basis", "seed_origin", "version")  # fields of an event that hold a text
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """Something that happened."""
+    """One event of the record."""
 
     sequence: int
     time: str
@@ -55,7 +55,7 @@ class EventChain:
         rows = self._database.rows("SELECT sequence, hash, time FROM events ORDER BY sequence DESC LIMIT 1")
         last, previous, before = rows[0] if rows else (0, _BEGINNING, "")
         sequence, text = last + 1, json.dumps({**body, _SALT: secrets.token_hex(_SALT_BYTES)}, sort_keys=True)
-        time = max(now(), before)  # a clock that was set back does not turn the story round
+        time = max(now(), before)  # event times never decrease
         self._database.run(
             "INSERT INTO events VALUES (?, ?, ?, ?, ?)",
             (sequence, time, kind, text, _link(previous, sequence, time, kind, text)),
@@ -66,12 +66,12 @@ class EventChain:
 
     def events(self) -> list[Event]:
         rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
-        return [Event(sequence, time, kind, _told(body), link) for sequence, time, kind, body, link in rows]
+        return [Event(sequence, time, kind, _parse_body(body), link) for sequence, time, kind, body, link in rows]
 
     def problem(self) -> str | None:
-        """Why the events don't chain; None if they do.
+        """Return why the events do not chain; None if they do.
 
-        A tail that was cut off whole leaves no trace here: a receipt held elsewhere shows it.
+        A truncated chain is not detected here: only a receipt held elsewhere shows it.
         """
         previous = _BEGINNING
         rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
@@ -86,15 +86,15 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def _told(body: str) -> dict[str, Any]:
-    """What an event says, without its salt; nothing if it was altered beyond reading, which the chain then shows."""
+def _parse_body(body: str) -> dict[str, Any]:
+    """Parse the body of an event, without its salt. Return {} if it cannot be read; the chain then does not verify."""
     try:
-        told = parse_object(body)
+        parsed = parse_object(body)
     except ValueError:
         return {}
-    if not all(isinstance(told.get(key, ""), str) for key in _NAMES):
+    if not all(isinstance(parsed.get(key, ""), str) for key in _NAMES):
         return {}
-    return {key: value for key, value in told.items() if key != _SALT}
+    return {key: value for key, value in parsed.items() if key != _SALT}
 
 
 def _link(previous: bytes, sequence: int, time: str, kind: str, body: str) -> bytes:

@@ -1,11 +1,10 @@
-"""``inbox/``: where requests are left for a process that is at work on the run. One file each, whole or not there.
+"""``inbox/``: submissions for a run that another process has open. One file each, written atomically.
 
-The process at work takes them into the record, and only then away; a file that was taken in already is known by its
-ids, so that a crash in between loses nothing and doubles nothing.
+The writer accepts each file into the record before deleting it; ids make acceptance idempotent.
 
-Each file's name begins with a number: one more than the largest that its submitter found in the directory. So a
-submission that begins after another has ended has the larger number, as long as the other is there, and no clock is
-asked. Two that overlap may get the same number; their ids decide then, and either order is an order of receipt.
+Each file's name begins with a number: one more than the largest that the submitter found in the directory. A submission
+that begins after another has ended therefore has the larger number, as long as the other file exists; no clock is used.
+Two that overlap may get the same number. Their ids then decide, and either order is a valid order of receipt.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ NAME = "inbox"
 _SUFFIX = ".json"
 _NUMBERED = re.compile(r"([0-9]{12,18})-.*", re.ASCII)
 _ATTEMPTS = 20
-_LARGEST, _MOST = 2**24, 10_000  # bytes, of one file or of all together; and files
-_DELETE = "delete this file, then hand the request in again"
+_LARGEST, _MOST = 2**24, 10_000  # bytes of all files together; number of files
+_DELETE = "delete this file, then submit the request again"
 
 
 class Inbox:
-    """The submissions that are still to be taken in."""
+    """The submissions that are not yet accepted into the record."""
 
     def __init__(self, run: Path) -> None:
         self._directory = run / NAME
         self._door = Door(run, NAME)
 
     def leave(self, submission: Submission) -> None:
-        """Durable when it returns."""
+        """Write a submission. It is durable when this returns."""
         for attempt in range(_ATTEMPTS):
             try:
                 self._require_room(data := _sealed(submission.encode()))
@@ -47,7 +46,7 @@ class Inbox:
             except StorageFailed as error:
                 if attempt + 1 == _ATTEMPTS or not isinstance(error.__cause__, FileNotFoundError):
                     raise
-                # the process at work has just tidied up, and removed the directory or the temporary file
+                # the writer has just cleaned up, and removed the directory or the temporary file
             else:
                 return
 
@@ -55,26 +54,26 @@ class Inbox:
         names = self.names()
         if len(data) + sum(self._door.size(name) or 0 for name in names) > _LARGEST or len(names) >= _MOST:
             raise InvalidInput(
-                f"{self._directory} has no room for these requests: it takes {_MOST} files, {_LARGEST} bytes in all",
-                hint="wait until the process at work has taken in what is there, or hand in fewer at once",
+                f"{self._directory} has no room for these requests: at most {_MOST} files and {_LARGEST} bytes",
+                hint="wait until the process at work has accepted its files, or submit fewer at once",
             )
 
     def __bool__(self) -> bool:
         return bool(self.names())
 
     def submissions(self) -> list[tuple[Path, Submission]]:
-        """In the order in which they were received."""
+        """Return all submissions in the order of receipt."""
         found = []
         for name in self._in_order():
-            with contextlib.suppress(FileNotFoundError):  # taken in meanwhile by the process at work
+            with contextlib.suppress(FileNotFoundError):  # the writer has accepted and deleted it meanwhile
                 found.append((self._directory / name, self.read(name)))
         return found
 
     def _in_order(self) -> list[str]:
-        """By number, up to the largest that a first listing shows.
+        """Return the names by number, up to the largest number of a first listing.
 
-        A listing that runs while files are added may show a later one and miss an earlier one; a second listing has
-        all that came before anything in the first.
+        A listing that runs while files are added may contain a later file and miss an earlier one. A second listing
+        contains every file that is earlier than one of the first listing.
         """
         last = self._last()
         return sorted((name for name in self.names() if _number(name) <= last), key=lambda name: (_number(name), name))
@@ -88,48 +87,49 @@ class Inbox:
             sync_directory(self._directory)
 
     def clean(self) -> None:
-        """Take away what a crash left half written, and the directory if nothing is in it."""
+        """Delete temporary files that a crash left, and the directory if it is empty."""
         if not self._door.is_there():
             return
         with storage_errors(self._directory):
             for leftover in self._directory.glob("*" + TEMPORARY):
                 leftover.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # a submitter is just leaving something
+        with contextlib.suppress(OSError):  # a submitter is just writing to it
             self._directory.rmdir()
 
     def names(self) -> list[str]:
-        """The files, by name; refused if there are more than a run would accept."""
+        """Return the names of the files. Refuse more files or bytes than an inbox may hold."""
         found = self._names()
         size = sum(self._door.size(name) or 0 for name in found) if len(found) <= _MOST else 0
         if len(found) > _MOST or size > _LARGEST:
             what = f"{size} bytes; at most {_LARGEST}" if size else f"{len(found)} files; at most {_MOST}"
-            raise RunDamaged(f"{self._directory} holds {what} are expected", hint="hand in what is in it again")
+            hint = "delete its files, then submit their requests again"
+            raise RunDamaged(f"{self._directory} holds {what} are expected", hint=hint)
         return found
 
     def _names(self) -> list[str]:
         return self._door.names(_SUFFIX)
 
     def read(self, name: str) -> Submission:
-        """One submission. Raises FileNotFoundError if a process has taken it in meanwhile."""
+        """Read one submission. Raise FileNotFoundError if the writer has accepted and deleted it meanwhile."""
         try:
             return Submission.decode(_unsealed(self._door.read(name, _LARGEST)))
         except (ValueError, KeyError, TypeError, InvalidInput) as error:
-            raise RunDamaged(f"{self._directory / name} is damaged: it is no submission", hint=_DELETE) from error
+            raise RunDamaged(f"{self._directory / name} is damaged: it is not a submission", hint=_DELETE) from error
 
 
 def _number(name: str) -> int:
-    """0 for a name that is not one of ours; reading the file tells whether it is a submission."""
+    """Return the number that a name begins with; 0 if it has none. ``read`` checks the file itself."""
     found = _NUMBERED.fullmatch(name)
     return int(found[1]) if found else 0
 
 
 def _sealed(data: bytes) -> bytes:
-    """With its digest on a line before it: a request must stay the request it was."""
+    """Prefix the data with its digest."""
     return digest(data).encode() + b"\n" + data
 
 
 def _unsealed(sealed: bytes) -> bytes:
     known, _, data = sealed.partition(b"\n")
     if digest(data).encode() != known:
-        raise ValueError("its digest is another")
+        raise ValueError("its digest does not match")
     return data

@@ -1,4 +1,4 @@
-"""Taking requests in: each is accepted or rejected, on record. Carrying them out is the processor's business."""
+"""Acceptance of requests: each is accepted or rejected on record. The processor carries them out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from fedforget.requests.lifecycle import Stage, Submission
 from fedforget.requests.ports import Book, Inbox
 from fedforget.requests.targets import Membership, present_targets
 
-_OF_ITS_KEY = "its idempotency key came with other requests before, or with what was cancelled, rejected or undone"
+_OF_ITS_KEY = "its idempotency key was used for other requests, or for one that was cancelled, rejected or undone"
 
 
 @dataclass(frozen=True, slots=True)
 class Intake:
-    """Takes requests into the book of a run that this process has opened to write."""
+    """Accepts requests into the book of a run that this process has opened for writing."""
 
     members: Membership
     book: Book
@@ -26,14 +26,14 @@ class Intake:
     def accept(self, submission: Submission, *, record_alias: bool = False) -> list[str]:
         """Accept requests, all or none, to be carried out later. Return their ids; a rejection is recorded as well.
 
-        A target that is erased already, or waits already, keeps its request's id. ``record_alias``: the caller was
-        told the new one.
+        A target that is erased or pending already keeps the id of its first request. ``record_alias``: the submitter
+        already has the new id, so record it as an alias.
         """
         ids = self.book.ids_of_key(submission)
         if ids is not None:
             self.ask_again(submission, ids)
             if record_alias:
-                self.book.also_known_as(submission.ids, ids)
+                self.book.add_aliases(submission.ids, ids)
             return ids
         try:
             known = self.known(submission.requests)
@@ -42,26 +42,27 @@ class Intake:
             raise
         self.book.ask_again(submission, known.values())
         if known.keys() == set(submission.requests) and submission.key is None and not record_alias:
-            return [known[request] for request in submission.requests]  # nothing is new, so nothing is written
+            return [known[request] for request in submission.requests]  # no new request: nothing to write
         with self.book.transaction():
             return self.book.receive(submission, known, record_alias=record_alias)
 
     def ask_again(self, submission: Submission, ids: Sequence[str]) -> None:
-        """Ask once more for requests that came with the same idempotency key: they must still hold."""
+        """Submit requests once more under the same idempotency key. Refuse the key if one of them no longer stands."""
         require_standing(self.members, self.book, submission, ids)
         self.book.ask_again(submission, ids)
 
     def accept_inbox(self) -> list[tuple[Any, list[str]]]:
         """Accept or reject everything in the inbox. Return the place of each submission and the ids of its requests.
 
-        The files stay until ``clear`` is called: a crash in between finds them again.
+        The files stay until ``clear`` is called, so that a crash in between loses none.
         """
-        return [(place, self._accept_or_reject(handed_in.taken_in())) for place, handed_in in self.inbox.submissions()]
+        found = self.inbox.submissions()
+        return [(place, self._accept_or_reject(each.with_acceptance_time())) for place, each in found]
 
     def clear(self, places: Sequence[Any]) -> None:
-        """Take submissions away that were accepted or rejected."""
+        """Delete submissions that were accepted or rejected."""
         if places:
-            self.book.flush()  # from now on they are nowhere else
+            self.book.flush()  # the record is the only copy after the files are deleted
         for place in places:
             self.inbox.take_away(place)
         self.inbox.clean()
@@ -70,13 +71,13 @@ class Intake:
         try:
             return self.accept(submission, record_alias=True)
         except UnknownTarget:
-            return []  # rejected, and the record says so
+            return []  # rejected on record
         except InvalidInput:
             self._reject(submission, _OF_ITS_KEY)
             return []
 
     def known(self, requests: Sequence[Request]) -> dict[Request, str]:
-        """The id of each request that waits already, or whose target is erased already."""
+        """Return the id of each request that is pending already, or whose target is erased already."""
         waiting = {request: identifier for identifier, request in self.book.waiting().items()}
         present = set(present_targets(self.members, self.book, requests))
         return {
@@ -107,4 +108,4 @@ def require_standing(members: Membership, book: Book, submission: Submission, id
         if receipt.state == Stage.CANCELLED:
             raise InvalidInput(f"{key} was cancelled", hint=hint)
         if receipt.state == Stage.PURGED and present_targets(members, book, submission.requests):
-            raise InvalidInput(f"{key} was met, and what it took was brought back since", hint=hint)
+            raise InvalidInput(f"{key} was carried out, and its target was added again since", hint=hint)

@@ -1,4 +1,4 @@
-"""The intent of a batch: everything that carrying it out, or finishing it after a crash, needs."""
+"""The intent of a batch: everything that is needed to carry it out, also after a crash."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from fedforget.disk.parsing import parse_object
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What a receipt will say about a batch, known when the batch is begun."""
+    """The facts for the receipts of a batch that are known when it begins."""
 
     guarantee: str = ""
     recomputed_steps: int = 0
-    steps_alone: tuple[int, ...] = ()  # what carrying each request out by itself would have recomputed
+    steps_alone: tuple[int, ...] = ()  # steps that carrying out each request individually would have recomputed
     state_before: str = ""  # the digest of the state before the batch
-    added: Mapping[str, Any] = field(default_factory=dict)  # for the events: how many clients and samples join
+    added: Mapping[str, Any] = field(default_factory=dict)  # for the event: how many clients and samples join
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What stands after a batch: everything that a receipt says about it."""
+    """The state after a batch, as its receipts describe it."""
 
     rounds_done: int
     model_digest: str | None
     state_digest: str
     plan_digest: str
-    commitments: str  # a digest of all of them
+    commitments: str  # one digest of all of them
     version: str
     mixed_environments: bool
 
@@ -57,11 +57,11 @@ class Pledge:
 
 @dataclass(frozen=True, slots=True)
 class Intent:
-    """A batch of requests that are carried out together: everything that finishing it after a crash needs."""
+    """A batch of requests that are carried out together, with everything that is needed to finish it after a crash."""
 
     ids: tuple[str, ...]
     decision: Decision
-    pledge: Pledge | None = None  # where carrying it out leaves no witness
+    pledge: Pledge | None = None  # set if the batch leaves no round with a witness
 
     @property
     def batch_id(self) -> str:
@@ -69,7 +69,7 @@ class Intent:
 
     @property
     def only_recomputes(self) -> bool:
-        """Whether nothing is removed or joins: all rounds are only computed again."""
+        """Whether the batch removes and adds nothing: it only computes all rounds again."""
         return not self.ids and not self.decision.joining and self.decision.new_seeds is None
 
     def encode(self) -> str:
@@ -117,7 +117,7 @@ class Intent:
             batch_id=batch_id,
         )
         if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
-            raise ValueError("its requests, steps and ids are not as many")
+            raise ValueError("its requests, steps and ids differ in number")
         return cls(tuple(map(str, raw["ids"])), decision, Pledge.decode(raw.get("pledge")))
 
 

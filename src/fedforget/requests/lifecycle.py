@@ -1,4 +1,4 @@
-"""A request's life: received → accepted → removed → recomputed → completed → purged; or rejected, or cancelled."""
+"""The stages of a request: received, accepted, removed, recomputed, completed, purged; or rejected, or cancelled."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fedforget.errors import InvalidInput, quoted, shown
 
 
 class Stage(StrEnum):
-    """How far a request has come; never backwards."""
+    """The stage of a request. Stages only move forwards."""
 
     RECEIVED = "received"
     ACCEPTED = "accepted"
@@ -31,7 +31,7 @@ class Stage(StrEnum):
 
 
 class Basis(StrEnum):
-    """What a request was based on. Only one that looked at nothing keeps equality in law."""
+    """What the decision to request an erasure depends on. Only ``exogenous`` keeps equality in law."""
 
     EXOGENOUS = "exogenous"
     MODEL_INFORMED = "model-informed"
@@ -54,7 +54,7 @@ _NAME = re.compile(r"[a-z0-9-]{1,64}", re.ASCII)
 
 
 def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) -> str:
-    """Equality in law needs seeds that no person chose and requests that looked at nothing; else it is path by path."""
+    """Return the guarantee: equality in law needs system seeds and exogenous requests, otherwise it is path by path."""
     if new_seed:
         return GUARANTEE_LAW
     clean = seed_origin == "system" and not tainted and basis == Basis.EXOGENOUS
@@ -77,7 +77,7 @@ class Receipt:
     reason: str | None = None
     first_changed_step: int | None = None
     recomputed_steps: int | None = None
-    steps_alone: int | None = None  # what meeting it by itself would have recomputed
+    steps_alone: int | None = None  # steps that carrying it out individually would have recomputed
     model_digest: str | None = None
     guarantee: str | None = None
     times: Mapping[str, str] = field(default_factory=dict)
@@ -88,13 +88,13 @@ class Receipt:
         return self.state not in (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
 
     def days_left(self, now: datetime | None = None) -> float | None:
-        """Until its deadline; below zero if that has passed, None if the request is closed."""
+        """Return the days until the deadline: negative if it has passed, None if the request is closed."""
         if not self.is_open or self.deadline is None:
             return None
         return (datetime.fromisoformat(self.deadline) - (now or datetime.now(UTC))) / timedelta(days=1)
 
     def is_overdue(self, now: datetime | None = None) -> bool:
-        """Whether it is open, and its deadline has passed."""
+        """Return whether the request is open and its deadline has passed."""
         left = self.days_left(now)
         return left is not None and left < 0
 
@@ -105,15 +105,15 @@ class Receipt:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """Requests that were handed in together."""
+    """Requests that were submitted together."""
 
     requests: tuple[Request, ...]
     basis: str
     received: str
     deadline: str
     ids: tuple[str, ...]
-    key: str | None = None  # the asker's, so that asking again is not asking twice
-    urgent: bool = False  # the deadline is the asker's own
+    key: str | None = None  # idempotency key of the caller
+    urgent: bool = False  # the caller set the deadline
     new_seed: bool = False
 
     @classmethod
@@ -130,20 +130,20 @@ class Submission:
         now = datetime.now(UTC)
         due = one_month_after(now) if deadline is None else _moment(deadline)
         if due <= now:
-            raise InvalidInput(f"the deadline {shown(deadline)} has passed", hint="give a day or a time to come")
+            raise InvalidInput(f"the deadline {shown(deadline)} has passed", hint="give a future date or time")
         if key is not None and not _is_text(key):
             raise InvalidInput(
-                "the idempotency key must be text, and not empty", hint="give any text that is yours alone, or none"
+                "the idempotency key must be text, and not empty", hint="give a text of your own choice, or none"
             )
         ids = tuple(_new_id() for _ in requests)
         return cls(requests, basis, _text(now), _text(due), ids, key, deadline is not None, new_seed)
 
-    def taken_in(self) -> Submission:
-        """As it is entered now: nothing is accepted before it was received, though the clock was set back since."""
+    def with_acceptance_time(self) -> Submission:
+        """Cap ``received`` at now: the submitter's clock may have been ahead."""
         return replace(self, received=min(self.received, _text(datetime.now(UTC))))
 
     def receipts(self) -> list[Receipt]:
-        """What can be told of requests that are still in the inbox."""
+        """Return receipts for requests that are still in the inbox."""
         return [
             Receipt(
                 id=identifier,
@@ -161,7 +161,7 @@ class Submission:
         ]
 
     def body(self) -> bytes:
-        """What was asked for, whenever it was asked: the same key must come with the same of it."""
+        """Return the canonical content, compared when an idempotency key is reused."""
         asked = [*([r.client, r.sample] for r in self.requests), self.basis]
         return json.dumps([*asked, "new seeds"] if self.new_seed else asked).encode()
 
@@ -179,29 +179,29 @@ class Submission:
 
 
 def as_written(text: Any) -> str:
-    """A time in the one spelling that the record has; anything else is a ValueError."""
+    """Return a time that is written as the record writes it. Raise ValueError for any other text."""
     if not isinstance(text, str) or _text(datetime.fromisoformat(text).astimezone(UTC)) != text:
         raise ValueError(f"{text!r:.40} is not a time")
     return text
 
 
 def _names(raw: Mapping[str, Any]) -> tuple[str, ...]:
-    """The ids of a submission, one for each request."""
+    """Return the ids of a submission, one for each request."""
     ids = tuple(raw["ids"])
     sound = all(isinstance(each, str) and _NAME.fullmatch(each) for each in ids) and len(set(ids)) == len(ids)
     if not sound or not 0 < len(ids) == len(raw["requests"]) or not (raw["key"] is None or _is_text(raw["key"])):
-        raise ValueError("its ids or its key cannot be right")
+        raise ValueError("its ids or its key are invalid")
     return ids
 
 
 def one_month_after(moment: datetime) -> datetime:
-    """The same day of the next month, or its last day where there is none: how the law counts a month."""
+    """Return the same day of the next month, or its last day if it is shorter, as the law counts a month."""
     year, month = moment.year + moment.month // 12, moment.month % 12 + 1
     return moment.replace(year=year, month=month, day=min(moment.day, calendar.monthrange(year, month)[1]))
 
 
 def _moment(text: str) -> datetime:
-    """A day (its end) or a time, in UTC unless it says otherwise."""
+    """Parse a date (meaning its end) or a time, in UTC unless it has a time zone."""
     try:
         found = datetime.fromisoformat(text)
         if found.tzinfo is None:

@@ -1,4 +1,4 @@
-"""The ports of the request processor without a disk, for enumerating the laws of whole lives of requests."""
+"""The ports of the request processor without a disk, for enumerating the law of whole request histories."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedforget.requests.processor import Processor
 
 @dataclass(slots=True)
 class MembersInMemory:
-    """Who takes part, from the memories of both parties."""
+    """``Membership`` from the memories of both parties."""
 
     server: Server
     clients: ClientMemory
@@ -77,7 +77,7 @@ class BookInMemory:
         return [known.get(r, i) for i, r in zip(submission.ids, submission.requests, strict=True)]
 
     def begin(self, identifier: str) -> None:
-        """The request is in a batch now."""
+        """Note that the request is in a batch now."""
         del self._waiting[identifier]
 
     def cancel(self, identifier: str) -> None:
@@ -87,7 +87,7 @@ class BookInMemory:
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None: ...
 
-    def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None: ...
+    def add_aliases(self, aliases: Sequence[str], ids: Sequence[str]) -> None: ...
 
     def taint_unless_exogenous(self, basis: str) -> None:
         self.tainted |= basis != Basis.EXOGENOUS
@@ -157,7 +157,7 @@ class InboxInMemory:
 
 @dataclass(slots=True)
 class WorkInMemory:
-    """A ``Work`` that checks and measures nothing; ``on_round`` is called after each round that is computed."""
+    """A ``Work`` that checks and measures nothing. It calls ``on_round`` after each computed round."""
 
     on_round: Callable[[], None] = lambda: None
     seed_origin: str = "system"
@@ -194,5 +194,5 @@ class WorkInMemory:
 def processor_in_memory(
     server: Server, clients: ClientMemory, work: WorkInMemory, inbox: InboxInMemory, batches: BatchesInMemory
 ) -> Processor:
-    """The production processor on memories of both parties."""
+    """Return the production processor on memories of both parties."""
     return Processor(server, Intake(MembersInMemory(server, clients), batches.book, inbox), batches, work)

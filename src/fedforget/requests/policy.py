@@ -1,4 +1,4 @@
-"""When requests are met: each at once, or collected and met together."""
+"""When requests are carried out: each at once, or collected into a batch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class Policy:
                 f"a window is a timedelta, not {quoted(self.window)}", hint="give days with Policy.of_days(name, days)"
             )
         if self.name == BATCH and not timedelta(0) < self.window <= _LONGEST:
-            raise InvalidInput("a batch needs a window", hint="say for how long to collect: --window 7 (days)")
+            raise InvalidInput("a batch needs a window", hint="give the days to collect: --window 7")
         if self.name == IMMEDIATE and self.window:
-            raise InvalidInput("a window is for the policy batch", hint="leave it out")
+            raise InvalidInput("only the policy batch has a window", hint="leave it out")
 
     @classmethod
     def of_days(cls, name: str, days: float | None) -> Policy:
@@ -43,11 +43,11 @@ class Policy:
 
     @property
     def collects(self) -> bool:
-        """Whether requests wait until they are due."""
+        """Whether requests stay pending until they are due."""
         return self.name == BATCH
 
     def due(self, waiting: Iterable[Receipt]) -> datetime | None:
-        """When the requests that wait are to be met; None if none waits."""
+        """Return when the pending requests are due; None if there are none."""
         moments = []
         for receipt in waiting:
             moments.append(datetime.fromisoformat(receipt.received) + self.window)
@@ -56,7 +56,7 @@ class Policy:
         return min(moments, default=None)
 
     def is_due(self, waiting: Iterable[Receipt], now: datetime | None = None) -> bool:
-        """Return whether the pending requests are to be carried out now."""
+        """Return whether the pending requests are due now."""
         due = self.due(waiting)
         return due is not None and due <= (now or datetime.now(UTC))
 

@@ -1,6 +1,6 @@
-"""What the processor of requests asks of a run: its book, its journal of batches, its inbox, and work around rounds.
+"""The ports of the request processor: the book, the batches, the inbox, and the work around rounds.
 
-On disk these are tables of the record and files of the run directory; ``memory`` has them without a disk.
+On disk these are tables of the record and files of the run directory; ``memory`` implements them without a disk.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from fedforget.requests.lifecycle import Receipt, Stage, Submission
 
 
 class Book(Protocol):
-    """The requests of a run, and what became of each."""
+    """The requests of a run and their receipts."""
 
     @property
     def tainted(self) -> bool:
-        """Whether a request since the last new seeds may have looked at the draws or the model."""
+        """Whether a request since the last new seeds may depend on the draws or the model."""
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Everything inside is durable together, or not at all."""
+        """Make all changes inside durable together, or none."""
 
     def waiting(self) -> Mapping[str, Request]:
-        """Accepted requests that are in no batch yet, by id."""
+        """Return the pending requests by id: accepted, and in no batch yet."""
 
     def basis_of(self, identifier: str) -> str: ...
 
     def id_of(self, target: Request) -> str | None:
-        """The request under which a target was last erased, by itself or with its client."""
+        """Return the id of the request that last erased a target, individually or with its client; None if none did."""
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
-        """The requests that came with this idempotency key before."""
+        """Return the ids of the requests that used this idempotency key before. Refuse the key for other requests."""
 
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]: ...
 
     def was_erased_by(self, identifier: str, target: Request) -> bool:
-        """Whether the request is, or was, for exactly this target."""
+        """Return whether the request is or was for exactly this target."""
 
     def flush(self) -> None:
-        """Bring everything into the file itself."""
+        """Fold the write-ahead log into the file."""
 
     def knows(self, identifier: str) -> bool: ...
 
@@ -52,15 +52,16 @@ class Book(Protocol):
     def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None: ...
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
-        """Pending requests are asked for once more: the earlier deadline and the weaker basis count."""
+        """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
 
-    def also_known_as(self, told: Sequence[str], ids: Sequence[str]) -> None: ...
+    def add_aliases(self, aliases: Sequence[str], ids: Sequence[str]) -> None:
+        """Record a second id for each of these requests."""
 
     def taint_unless_exogenous(self, basis: str) -> None: ...
 
 
 class Batches(Protocol):
-    """Batches of requests that are carried out together, from their intent until they are purged."""
+    """Batches of requests, from their intent until they are purged."""
 
     def pending(self) -> list[Intent]: ...
 
@@ -79,12 +80,12 @@ class Batches(Protocol):
 
 
 class Inbox(Protocol):
-    """Submissions that were handed in while a process was at work on the run."""
+    """Submissions that were made while another process had the run open."""
 
     def __bool__(self) -> bool: ...
 
     def submissions(self) -> Sequence[tuple[Any, Submission]]:
-        """Each with its place in the inbox, in the order of receipt."""
+        """Return each submission with its place in the inbox, in the order of receipt."""
 
     def take_away(self, place: Any) -> None: ...
 
@@ -92,13 +93,13 @@ class Inbox(Protocol):
 
 
 class Work(Protocol):
-    """What a run does around the rounds that it computes."""
+    """What a run does before, around and after the rounds that a batch computes."""
 
     @property
     def seed_origin(self) -> str: ...
 
     def check_data(self, leaving: Sequence[Request] = ()) -> None:
-        """Refuse data that are not what they were, apart from what is leaving. Changes nothing."""
+        """Refuse changed data, except for the targets that leave. Changes nothing."""
 
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
         """Refuse a learner or an environment that did not compute the rounds up to ``rewind_to``. Changes nothing."""
@@ -107,21 +108,21 @@ class Work(Protocol):
         """Refuse a state that cannot be read. Changes nothing."""
 
     def pledge(self, decision: Decision) -> Pledge | None:
-        """What shows, after a crash, that the same learner finishes the batch. None if witnesses do."""
+        """Return a digest that shows after a crash whether the same learner continues; None if witnesses show it."""
 
     def begin_rounds(self) -> None:
-        """Note in which environment the next rounds are computed, before the first of them is committed."""
+        """Record the environment of the next rounds, before the first of them is committed."""
 
     def learning(self, goal: int) -> AbstractContextManager[OnRound]:
-        """Around rounds up to ``goal``: progress and measurements. Yields what is to be called after each round."""
+        """Report and measure rounds up to ``goal``. Yield the function to call after each round."""
 
     def state_digest(self) -> str: ...
 
     def outcome(self) -> Outcome:
-        """What stands after a batch, measured."""
+        """Measure the state after a batch."""
 
     def applied(self) -> None:
-        """Batches that a crash interrupted are applied: check that nothing was lost since."""
+        """Check, after interrupted batches were applied again, that no commit was lost."""
 
     def purge(self, last: Callable[[], None]) -> None:
-        """Leave nothing on disk of what was removed. The changes that ``last`` makes are durable together with that."""
+        """Purge removed data from the disk. The changes that ``last`` makes are durable together with it."""

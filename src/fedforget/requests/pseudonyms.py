@@ -10,7 +10,7 @@ from fedforget.disk.database import Database
 
 
 class Pseudonyms:
-    """Names for what is gone. The key is in the record, and goes when the record forgets itself."""
+    """Keyed digests of erased ids. The key is in the record; forgetting the record deletes it."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -12,7 +12,7 @@ _SHAPE = 'a line is {"client": 3, "sample": 17} or {"client": 5}'
 
 
 def read_requests(path: Path) -> list[Request]:
-    """All requests of a file, or an error that names the first line that is none."""
+    """Read all requests of a file. Raise an error that names the first invalid line."""
     try:
         lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except OSError as error:
@@ -23,7 +23,7 @@ def read_requests(path: Path) -> list[Request]:
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """An object without repeated keys: of two samples, neither is the one that was meant."""
+    """Reject duplicate keys."""
     if len({key for key, _ in pairs}) < len(pairs):
         raise ValueError("a key is given twice")
     return dict(pairs)

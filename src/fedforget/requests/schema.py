@@ -1,4 +1,4 @@
-"""The tables of the record that requests live in."""
+"""The SQL schema of the record's request tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What requests are about: which targets are present, and which receipt names which target."""
+"""Targets of requests: which are present, and which receipt names which target."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedforget.requests.lifecycle import Receipt
 
 
 class Membership(Protocol):
-    """Who takes part in a run, with which samples."""
+    """The clients of a run and their samples."""
 
     @property
     def path(self) -> Path: ...
 
     def has(self, target: Request) -> bool:
-        """Whether a client, or a sample of a client, is in the run."""
+        """Return whether a client, or a sample of a client, is in the run."""
 
 
 class Erasures(Protocol):
-    """What was erased, and by which request."""
+    """The erased targets, and the request that erased each."""
 
     def id_of(self, target: Request) -> str | None: ...
 
@@ -31,7 +31,7 @@ class Erasures(Protocol):
 
 
 def present_targets(members: Membership, erased: Erasures, wanted: Sequence[Request]) -> list[Request]:
-    """Those of the requests whose target is present. Refuse all if one is neither present nor erased."""
+    """Return the requests whose target is present. Refuse all if a target is neither present nor erased."""
     present = []
     for request in wanted:
         if members.has(request):
@@ -45,7 +45,7 @@ def present_targets(members: Membership, erased: Erasures, wanted: Sequence[Requ
 
 
 def attach_targets(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
-    """Receipts with the ids that the caller asked for. The record keeps none."""
+    """Add the caller's ids to its receipts. The record keeps no ids."""
     return [
         replace(receipt, client=request.client, sample=request.sample)
         for receipt, request in zip(receipts, requests, strict=True)
@@ -53,9 +53,9 @@ def attach_targets(receipts: Sequence[Receipt], requests: Sequence[Request]) -> 
 
 
 def attach_known_targets(erased: Erasures, receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
-    """The same, where a target may have been erased by a request for something else.
+    """Add the caller's ids to its receipts, where another request may have erased a target.
 
-    Then the receipt is that of the other request (its whole client's, say), and names no sample.
+    The receipt is then that of the other request (for example for the whole client), and names no sample.
     """
     return [
         replace(receipt, client=request.client, sample=request.sample if own else None)

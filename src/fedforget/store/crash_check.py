@@ -41,7 +41,7 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
         stands = half_applied or all(map(partial(_stands, server, record), intent.ids))
         if stage == Stage.COMPLETED and not stands:
             raise _lost(server.database, "its model is not the one that a receipt names")
-    if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # else a rewind may be half done
+    if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # otherwise a rewind may be half done
         rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
         _require_in_step(server, clients, rewound_to)
 
@@ -77,7 +77,7 @@ def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int 
         raise _lost(server.database, "it is behind the clients")
     if _witness_is_missing(server, clients):
         raise _lost(clients.database, "it lacks a witness of a committed round")
-    uses = _Uses(server, clients)
+    uses = _FirstUseCheck(server, clients)
     if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
         raise _lost(clients.database, "its first uses are not those of the committed rounds")
 
@@ -92,7 +92,7 @@ def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
     return any(last not in clients.witnesses(client) for client in set(slots))
 
 
-class _Uses:
+class _FirstUseCheck:
     """Compares the recorded first uses with those that the draws imply."""
 
     def __init__(self, server: ServerStore, clients: ClientStore) -> None:

@@ -1,4 +1,4 @@
-"""Create a run directory. The plan is written last: without it the directory is no run, and creation starts over."""
+"""Create a run directory. The plan is written last: without it the directory is not a run, and creation starts over."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ class PlanFile:
     model: Settings
     dataset: Settings
     server_commitment: bytes
-    tensors: Mapping[str, str]  # of the module: whether each learns, its type and its shape
+    tensors: Mapping[str, str]  # of the module: whether each is trainable, its type and its shape
 
     def encode(self) -> bytes:
         plan = asdict(self.plan)

@@ -1,4 +1,4 @@
-"""The state digest: over a canonical export of the function, without path, time, versions or record."""
+"""The state digest: over a canonical export of the state, without path, time, versions or record."""
 
 from __future__ import annotations
 

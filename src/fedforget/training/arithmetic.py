@@ -1,4 +1,4 @@
-"""The arithmetic of local steps: modes that change bits are put in place, and what cannot be is in the fingerprint."""
+"""The arithmetic of local steps: torch's modes that change bits are fixed; everything else is in the fingerprint."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _VARIABLES = (
     "ONEDNN_CPU_ISA_HINTS",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
-)  # what libraries choose their loops by when a process starts
+)  # libraries select their loops by these when a process starts
 
 
 @contextlib.contextmanager
 def fixed_arithmetic(floats: torch.dtype = torch.float32) -> Iterator[None]:
-    """Compute as every process that works on a run does, whatever modes the caller has set; restore them afterwards.
+    """Set the modes that every process of a run computes with, and restore the caller's modes afterwards.
 
-    One thread: a matrix product differs in its last bits between one thread and two. ``floats`` is the type of new
-    tensors: the one that the module computes in.
+    One thread, because a matrix product differs in its last bits between one thread and two. ``floats`` is the default
+    dtype: the one that the module computes in.
     """
     with contextlib.ExitStack() as modes:
         modes.enter_context(torch.inference_mode(mode=False))
@@ -49,21 +49,21 @@ def fixed_arithmetic(floats: torch.dtype = torch.float32) -> Iterator[None]:
 
 
 def _settings(floats: torch.dtype) -> Iterator[Setting]:
-    """Global modes: how to read each, how to write it, and what it is while a run is worked on."""
+    """Yield the global modes: how to read each, how to write it, and its value during training."""
     yield torch.get_num_threads, torch.set_num_threads, 1
     yield torch.get_default_dtype, torch.set_default_dtype, floats
     yield torch.get_deterministic_debug_mode, torch.set_deterministic_debug_mode, 0
     yield _flushes_denormals, torch.set_flush_denormal, False
     yield lambda: torch.backends.mkldnn.enabled, _set_mkldnn, True
     yield from _float32_precision()
-    attention = torch.backends.cuda  # where its switches are, for the CPU as well
+    attention = torch.backends.cuda  # these switches apply to the CPU too
     yield attention.flash_sdp_enabled, attention.enable_flash_sdp, True
     yield attention.mem_efficient_sdp_enabled, attention.enable_mem_efficient_sdp, True
     yield attention.math_sdp_enabled, attention.enable_math_sdp, True
 
 
 def _float32_precision() -> Iterator[Setting]:
-    """Newer versions of torch have a switch per operation, and refuse to be asked in the old way beside it."""
+    """Yield the precision modes. Newer versions of torch have one per operation, and then reject the old function."""
     parts = [getattr(torch.backends.mkldnn, part, None) for part in ("matmul", "conv", "rnn")]
     if not all(hasattr(part, "fp32_precision") for part in parts):
         yield torch.get_float32_matmul_precision, torch.set_float32_matmul_precision, "highest"
@@ -91,7 +91,7 @@ def _flushes_denormals() -> bool:
 
 @cache
 def fingerprint() -> dict[str, str]:
-    """What this process computes with, as far as it can change bits: names, and the bits of a few operations."""
+    """Return what can change the bits of a result here: names, and a digest of a few test operations."""
     set_here = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
     with fixed_arithmetic():
         return {
@@ -103,10 +103,10 @@ def fingerprint() -> dict[str, str]:
 
 
 def _probe() -> str:
-    """A digest of the results of operations that processors and libraries round differently."""
+    """Return a digest of the results of operations that processors and libraries round differently."""
     hasher = hashlib.blake2b(digest_size=16, person=b"fedforget/probe")
     for dtype in (torch.float32, torch.float64):
-        numbers = torch.arange(1, 64 * 96 + 1, dtype=dtype).sin_()  # numbers with all their digits
+        numbers = torch.arange(1, 64 * 96 + 1, dtype=dtype).sin_()  # values with full mantissas
         matrix, image = numbers.view(64, 96), numbers[: 2 * 3 * 16 * 16].view(2, 3, 16, 16)
         kernel = numbers[: 8 * 3 * 5 * 5].view(8, 3, 5, 5)
         for result in (

@@ -1,10 +1,10 @@
-"""The dense layers at the end of a network, without a tape.
+"""Gradients of the dense layers at the end of a network, without autograd.
 
-A step of a small network is mostly autograd's book-keeping, and a step of a large dense layer mostly the writing and
-reading of its gradient. Where a module is a chain that ends in linear layers with ReLU between them, under
-cross-entropy, their gradients are a few matrix products: those that autograd would run, in the same order, so that
-every bit is the same (tested). Those of large layers are multiplied out block by block as the step needs them, and
-never leave the processor's cache. What comes before, and any other module, goes through autograd.
+A step of a small network mostly runs autograd's book-keeping. A step of a large dense layer mostly writes and reads its
+gradient. If a module is a chain that ends in linear layers with ReLU between them, and the loss is cross-entropy, these
+gradients are a few matrix products. This module runs the products that autograd would run, in the same order, so the
+results are bitwise equal (tested). It computes the gradient of a large layer block by block during the step, so the
+blocks stay in the processor's cache. The layers before, and all other modules, use autograd.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ _relu_slope = torch.ops.aten.threshold_backward.default
 _MEAN, _IGNORED = 1, -100  # cross_entropy's defaults: reduction and ignored class
 _ROWS = 2  # dimensions of a batch of vectors
 _PAIR = 2  # a linear layer and its ReLU
-_BLOCK = 2**17  # weights at a time
-_EVEN = 16  # blocks begin at such rows, and have as many at least: others are often summed in another order
-_LARGE = 2**18  # weights from which on a gradient is not written out
+_BLOCK = 2**17  # weights per block
+_EVEN = 16  # blocks start at multiples of 16 rows and have at least 16: others are often summed in a different order
+_LARGE = 2**18  # weights; a larger gradient is computed in blocks
 
 
 @dataclass(frozen=True, slots=True)
 class Products:
-    """The gradient of a large layer's weights: the sum over a batch of slope times input, not yet multiplied out."""
+    """The gradient of a large layer's weights as two factors: the sum over a mini-batch of slope times input."""
 
     slope: Tensor
     inputs: Tensor
     at_once: int  # weights
 
     def blocks(self) -> Iterator[tuple[slice, Tensor]]:
-        """Some rows at a time, each in the place of the last."""
+        """Yield row blocks in a reused buffer."""
         turned, rows, width = self.slope.t(), self.slope.shape[1], self.inputs.shape[1]
         size = -(-self.at_once // (width * _EVEN)) * _EVEN
         edges = [0, *range(size, rows - _EVEN + 1, size), rows]
@@ -49,8 +49,8 @@ class Products:
 
 @cache
 def _comes_in_blocks(batch: int, rows: int, width: int, dtype: torch.dtype, at_once: int) -> bool:
-    """Whether this processor sums the blocks of such a product as it sums the whole; it chooses its loops by shapes."""
-    slope = torch.arange(1, batch * rows + 1, dtype=dtype).sin_().view(batch, rows)  # numbers with all their digits
+    """Return whether blockwise products equal the whole product on this processor, which selects its loops by shape."""
+    slope = torch.arange(1, batch * rows + 1, dtype=dtype).sin_().view(batch, rows)  # values with full mantissas
     inputs = torch.arange(2, batch * width + 2, dtype=dtype).sin_().view(batch, width)
     whole = slope.t().mm(inputs)
     return all(torch.equal(whole[here], block) for here, block in Products(slope, inputs, at_once).blocks())
@@ -67,7 +67,7 @@ def _large_gradient(slope: Tensor, inputs: Tensor) -> Gradient:
 
 
 class DenseTail:
-    """The end of a module, as ``dense_tail`` finds it, and what comes before; the weights are the module's own."""
+    """The dense layers at the end of a module, and the layers before. It shares the module's weights."""
 
     def __init__(self, chain: Sequence[nn.Module], first: int, *, flatten: bool) -> None:
         layers = [part for part in chain[first:] if isinstance(part, nn.Linear)]
@@ -81,14 +81,14 @@ class DenseTail:
         self._one = torch.ones((), dtype=layers[0].weight.dtype)
 
     def fits(self, x: Tensor, y: Tensor) -> bool:
-        """Whether these are a batch of vectors and of class numbers; else cross-entropy means something else."""
+        """Return whether this is a mini-batch of vectors with class indices: cross-entropy has other forms too."""
         vectors = x.dim() >= _ROWS if self._flatten else x.dim() == _ROWS
         return vectors and x.dtype == self._one.dtype and y.dim() == 1 and y.dtype == torch.int64
 
     def loss_and_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Gradient | None]]:
-        """The mean cross-entropy, and its gradients in the order of the module's parameters that learn.
+        """Return the mean cross-entropy, and its gradients in the order of the module's trainable parameters.
 
-        ``x`` is what ``front`` made of a batch, with its tape. To be called without gradients.
+        ``x`` is the output of ``front``, with its autograd graph. Call under ``torch.no_grad``.
         """
         first = x.detach() if x.requires_grad else x
         inputs = [first.flatten(1) if self._flatten else first]
@@ -114,14 +114,14 @@ class DenseTail:
 
 
 def _passed_back(slope: Tensor, weights: Tensor, inputs: Tensor) -> Tensor:
-    """The slope at a layer's inputs; autograd lays it out, and multiplies it, as they lie in memory."""
+    """Return the slope at a layer's inputs, in the memory layout of the inputs, as autograd does."""
     if inputs.stride() == (1, len(inputs)):
         return weights.t().mm(slope.t()).t()
     return slope.mm(weights)
 
 
 def dense_tail(module: nn.Module) -> DenseTail | None:
-    """The longest end of a chain that is nothing but flatten?, (linear, ReLU)*, linear, if nothing hangs on to it."""
+    """Return the longest tail flatten?, (linear, ReLU)*, linear; None if hooks or tied weights rule it out."""
     chain = list(_parts(module))
     if not chain or not _is_usable(chain[-1]):
         return None
@@ -133,15 +133,15 @@ def dense_tail(module: nn.Module) -> DenseTail | None:
         first -= _PAIR
     expected = [weight for part in chain for weight in part.parameters() if weight.requires_grad]
     learning = [weight for weight in module.parameters() if weight.requires_grad]
-    if list(map(id, expected)) != list(map(id, learning)):  # tied to one another, or held beside the chain
+    if list(map(id, expected)) != list(map(id, learning)):  # tied weights, or parameters outside the chain
         return None
     return DenseTail(chain, first, flatten=first > 0 and _is_flatten(chain[first - 1]))
 
 
 def _parts(module: nn.Module) -> Iterator[nn.Module]:
-    """A chain of modules, with chains within it laid out; a module is a chain of one."""
+    """Yield the modules of a chain, with nested chains flattened; any other module is a chain of one."""
     if type(module) is nn.Sequential:
-        for child in module:  # and not in its children(), which leave out a layer that is used again
+        for child in module:  # children() would skip a layer that is used twice
             yield from _parts(child)
     else:
         yield module
@@ -166,7 +166,7 @@ def _joins(part: nn.Module, after: nn.Module) -> bool:
 
 
 def _is_special(module: nn.Module) -> bool:
-    """Whether calling it may do more than PyTorch says: a class of one's own, hooks, a method put on the object."""
+    """Return whether a call may run other code than PyTorch's: a custom class, hooks, or a patched method."""
     if not type(module).__module__.startswith("torch.nn."):
         return True
     hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")

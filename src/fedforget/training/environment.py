@@ -1,4 +1,4 @@
-"""What did the arithmetic: bits are promised only between equal environments."""
+"""The environment that computed a round. Results are bitwise equal only between equal environments."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 _GENERATION = {"family": "cpu family", "model": "model"}
-_VECTORS = ("avx", "avx2", "avx512f")  # the last that is there counts
-_BITS = {  # what may change the bits of a result, in words
+_VECTORS = ("avx", "avx2", "avx512f")  # ascending; only the highest that the processor has is recorded
+_BITS = {  # keys that may change the bits of a result, with their names in messages
     "torch": "torch",
     "numpy": "numpy",
     "processor": "the processor",
@@ -24,7 +24,7 @@ _BITS = {  # what may change the bits of a result, in words
 
 @cache
 def environment() -> dict[str, str]:
-    """Versions and processor, as the record notes them."""
+    """Return versions and processor, as the record stores them."""
     import fedforget  # noqa: PLC0415
 
     return {
@@ -37,14 +37,14 @@ def environment() -> dict[str, str]:
 
 
 def numeric_environment() -> dict[str, str]:
-    """The environment together with what torch computes with here."""
+    """Return the environment together with torch's fingerprint."""
     from fedforget.training.arithmetic import fingerprint  # noqa: PLC0415 (torch)
 
     return {**environment(), **fingerprint()}
 
 
 def arithmetic(versions: Mapping[str, str]) -> tuple[str | None, ...]:
-    """The part of an environment that can change the bits of a result."""
+    """Return the part of an environment that can change the bits of a result."""
     return tuple(versions.get(key) for key in _BITS)
 
 
@@ -54,12 +54,12 @@ class _Trained(Protocol):
 
 
 def is_mixed(trained: Iterable[_Trained]) -> bool:
-    """Whether more than one kind of arithmetic had a part in these rounds."""
+    """Return whether environments with different arithmetic computed these rounds."""
     return len({arithmetic(each.environment) for each in trained}) > 1
 
 
 def numeric_differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What may give other bits, in words."""
+    """Describe the differences that may change the bits of a result."""
     return [
         f"{words}: {then.get(key) or 'none'} then, {now.get(key) or 'none'} now"
         for key, words in _BITS.items()
@@ -68,7 +68,7 @@ def numeric_differences(then: Mapping[str, str], now: Mapping[str, str]) -> list
 
 
 def _processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """Its name, and what libraries choose their arithmetic by: a name may stand for several generations."""
+    """Return the processor's name with what libraries select their loops by: one name may cover several generations."""
     facts: dict[str, str] = {}
     if cpuinfo.exists():
         for line in cpuinfo.read_text(errors="replace").splitlines():

@@ -1,4 +1,4 @@
-"""How good a model is on the test samples: the server's own, or those of each client."""
+"""Accuracy of a model on test samples: the server's own, or those of each client."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedforget.errors import InvalidInput
 from fedforget.training.sample_cache import as_tensor
 from fedforget.training.weights import Weights, float_type, load_weights
 
-_PIECE = 500  # samples at a time: the same pieces everywhere give the same numbers, and bound the memory
+_PIECE = 500  # samples at a time: fixed, so that results are reproducible and memory is bounded
 
 
 class TestSet:
@@ -23,7 +23,7 @@ class TestSet:
     ``owners``: the client of each sample, where clients have test samples of their own.
     """
 
-    __test__ = False  # no test of ours, whatever pytest thinks of the name
+    __test__ = False  # not a pytest class, despite its name
 
     def __init__(
         self,
@@ -37,11 +37,11 @@ class TestSet:
         self._y: Tensor = as_tensor(samples[1])
 
     def count_correct(self, weights: Weights) -> tuple[int, int]:
-        """How many test samples a classifier with these weights gets right, and of how many."""
+        """Return how many test samples a classifier with these weights gets right, and of how many."""
         return int(self._hits(weights).sum()), int(self._y.numel())
 
     def counts(self, weights: Weights) -> dict[Id | None, tuple[int, int]]:
-        """The same for each client that has test samples; under None for the server's own."""
+        """Return the same for each client that has test samples; under None for the server's own."""
         if self._owners is None:
             return {None: self.count_correct(weights)}
         found: dict[Id | None, tuple[int, int]] = {}
@@ -58,7 +58,10 @@ class TestSet:
             with torch.no_grad():
                 for start in range(0, len(self._y), _PIECE):
                     x, y = self._x[start : start + _PIECE], self._y[start : start + _PIECE]
-                    pieces.append(self._module(x).argmax(dim=-1) == y)
+                    chosen = self._module(x).argmax(dim=-1)
+                    if chosen.shape != y.shape:  # comparing would broadcast
+                        raise ValueError(f"it chooses classes of shape {tuple(chosen.shape)} for {tuple(y.shape)}")
+                    pieces.append(chosen == y)
         except Exception as error:
             raise InvalidInput(
                 f"the model cannot be measured on the test set: {type(error).__name__}: {error}",

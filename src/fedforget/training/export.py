@@ -1,4 +1,4 @@
-"""Handing a model out: the bytes of a plain PyTorch state_dict, or of a safetensors file."""
+"""Export of a model: as a plain PyTorch state_dict or a safetensors file."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from fedforget.training.weights import Weights
 
 
 def exported(weights: Weights, as_safetensors: bool) -> bytes:
-    """The weights as one file's bytes, under the names that the module gives them."""
+    """Return the bytes of a file with the weights, under the module's names."""
     tensors = {name: torch.from_numpy(array) for name, array in weights.items()}
     if as_safetensors:
         return save(tensors)

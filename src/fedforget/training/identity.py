@@ -1,8 +1,8 @@
-"""Which learner a run belongs to: the tensors of its module, the tree of its parts, and its loss.
+"""The identity of a run's learner: the tensors of its module, the tree of its parts, and its loss.
 
-The learner is an argument of the function that a run evaluates. Its structure must be equal, or the run is not opened.
-Names of classes and of the loss may change when files are moved, so a difference there is only a hint: what counts is
-whether the first steps of an earlier round come out the same (``Federation.repeats``).
+A run's states depend on its learner. A run does not open with a module of another structure. Names of classes and of
+the loss may change when code moves, so a different name is only a hint: the check is whether the first steps of an
+earlier round give the same result (``Federation.repeats``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MOST_VALUES = 1000
 
 
 def require_module(module: object) -> nn.Module:
-    """The module, if it is one that can be trained here."""
+    """Return the module. Refuse one that cannot be trained here."""
     if not isinstance(module, nn.Module):
         kind = f"the class {module.__name__}" if isinstance(module, type) else f"a {type(module).__name__}"
         raise InvalidInput(f"the model is {kind}, not an nn.Module", hint="give a module that is built: model=Net()")
@@ -44,7 +44,7 @@ def require_module(module: object) -> nn.Module:
 
 
 def _require_in_memory(name: str, tensor: Tensor) -> None:
-    """Its values must lie in this machine's memory, one after the other."""
+    """Refuse a tensor whose values are not dense and in CPU memory."""
     require_shape(name, tensor)
     if tensor.layout != torch.strided:
         raise InvalidInput(f"the tensor {name!r} of the model is sparse", hint="make it dense: tensor.to_dense()")
@@ -66,7 +66,7 @@ def require_loss(loss: object) -> None:
 
 
 def structure_of(module: nn.Module) -> dict[str, str]:
-    """Every stored tensor of a module: whether it learns, its type and its shape."""
+    """Describe every stored tensor of a module: whether it is trainable, its type and its shape."""
     parameters = dict(module.named_parameters(remove_duplicate=False))
     return {name: _described(tensor, parameters.get(name)) for name, tensor in tensors_of(module).items()}
 
@@ -78,13 +78,13 @@ def _described(tensor: Tensor, parameter: Tensor | None) -> str:
 
 
 def parts_of(module: nn.Module, loss: Callable[..., Any] | None) -> dict[str, str]:
-    """The module's parts with their settings, and the loss, by name."""
+    """Return the module's parts with their settings, and the loss, by name."""
     parts = {path or "model": f"{_name_of(type(part))}({part.extra_repr()})" for path, part in module.named_modules()}
     return {**parts, "loss": _described_loss(loss or nn.functional.cross_entropy)}
 
 
 def _described_loss(loss: Callable[..., Any]) -> str:
-    """With what it was made with, where that can be seen."""
+    """Describe the loss with its settings, if readable."""
     if isinstance(loss, functools.partial):
         given = [*map(repr, loss.args), *(f"{name}={value!r}" for name, value in sorted(loss.keywords.items()))]
         return f"{_described_loss(loss.func)} with {', '.join(given)}"
@@ -102,7 +102,7 @@ def _name_of(thing: Any) -> str:
 
 
 def differences(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """What is not the same, in words; the first few."""
+    """Describe the first few differences."""
     found = [
         f"{name!r} was {then.get(name, 'not there')} and is {now.get(name, 'not there')}"
         for name in dict.fromkeys((*then, *now))

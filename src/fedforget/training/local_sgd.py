@@ -1,7 +1,7 @@
 """Local SGD on given batches: Algorithm 1, lines 10-13, with momentum, weight decay and FedProx's term.
 
-A local round is a function of the model it starts from, of the batches and streams it is given, and of nothing else:
-the optimiser starts afresh, dropout comes from addressed streams, and one thread does the arithmetic.
+A local round is a function of its starting model, its mini-batches and its random streams alone: the optimiser is
+reset, dropout uses addressed streams, and one thread does the arithmetic.
 """
 
 from __future__ import annotations
@@ -54,27 +54,28 @@ class TorchLearner:
         self._checksum = LocalModelChecksum(module, self._parameters)
 
     def share(self, sizes: Mapping[Id, int], example: LocalRound) -> None:
-        """Lay the clients' samples out in memory that processes forked from this one share, if they are not already."""
+        """Cache the clients' samples in memory that processes forked from this one share, if they are not already."""
         if not isinstance(self._cache, StoredBatches):
             self._cache = SharedSampleCache(self._data, float_type(self._module), sizes, example)
 
     def halfway_like(self, model: Weights) -> Weights | None:
-        """The model and the velocities. None if the module has unstored buffers, which no process can hand over."""
+        """Return the model and the velocities; None if the module has unstored buffers, which cannot be handed over."""
         if len(self._pristine):
             return None
         moving = self._parameters if self._settings.momentum else []
         return _handed_over(model, [parameter.detach() for parameter in moving])
 
     def train(self, work: LocalRound) -> Trained:
-        """θ_k^(t) after E steps from θ^(t-1)."""
+        """Train E steps from θ^(t-1) and return θ_k^(t)."""
         return self.train_part(work, 0, len(work.rows))
 
     def train_part(
         self, work: LocalRound, start: int, stop: int, halfway: Weights | None = None, into: Weights | None = None
     ) -> Trained:
-        """The steps from ``start`` up to ``stop`` of a local round; ``halfway`` is the outcome of those before.
+        """Train the steps from ``start`` up to ``stop`` of a local round.
 
-        The last part returns θ_k^(t), an earlier one what the next part needs, in ``into`` if it is given.
+        ``halfway`` is the result of the earlier steps. The last part returns θ_k^(t). An earlier part returns what the
+        next part needs, in ``into`` if given.
         """
         if halfway is None or self._settings.prox:
             load_weights(self._module, work.model)
@@ -98,7 +99,7 @@ class TorchLearner:
     def _run_steps(
         self, work: LocalRound, steps: range, origin: list[Tensor], velocities: list[Tensor]
     ) -> bytes | None:
-        """Take some steps. Returns the checksum after the step that the witness is about, if it is among them."""
+        """Run some steps. Return the checksum after the last witnessed step, if it is among them."""
         checksum, part = None, slice(steps.start, steps.stop)
         cut = work if len(steps) == len(work.rows) else replace(work, rows=work.rows[part], streams=work.streams[part])
         for index, (x, y), stream in zip(steps, self._cache.batches(cut), cut.streams, strict=True):
@@ -118,7 +119,7 @@ class TorchLearner:
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
         tail, module = self._tail, self._module
-        if tail is None or tail.has_front:  # else nothing is random
+        if tail is None or tail.has_front:  # otherwise no layer is random
             start_stream(stream)
         if tail is not None:
             if tail.has_front:
@@ -133,7 +134,7 @@ class TorchLearner:
         return loss, torch.autograd.grad(loss, self._parameters, allow_unused=True)
 
     def _step(self, found: Sequence[Gradient | None], start: list[Tensor], velocities: list[Tensor]) -> None:
-        """Move all parameters; those of large layers a few rows at a time."""
+        """Update all parameters; those of large layers block by block."""
         first = not velocities
         if first and self._settings.momentum:
             velocities += map(torch.empty_like, self._parameters)
@@ -161,7 +162,7 @@ class TorchLearner:
         *,
         first: bool,
     ) -> None:
-        """θ ← θ - η·v with v ← momentum·v + g + weight_decay·θ + prox·(θ - θ_start)."""
+        """Update θ ← θ - η·v with v ← momentum·v + g + weight_decay·θ + prox·(θ - θ_start)."""
         chosen = self._settings
         if chosen.weight_decay:
             gradients = list(torch._foreach_add(gradients, parameters, alpha=chosen.weight_decay))
@@ -180,8 +181,9 @@ class TorchLearner:
     def _not_finite(self, work: LocalRound, index: int) -> NonFiniteLoss:
         return NonFiniteLoss(
             f"the loss became NaN or infinite at {_where(work, index)}",
-            hint="the round was not committed; look at its samples, forget it with `--basis model-informed` "
-            '(in Python basis="model-informed": a draw gave it away), or lower the learning rate in a new run',
+            hint="the round was not committed; look at its samples and forget the faulty one with "
+            '`--basis model-informed` (in Python basis="model-informed"), because the draw revealed it; '
+            "or lower the learning rate in a new run",
         )
 
 
@@ -199,7 +201,7 @@ def _where(work: LocalRound, index: int) -> str:
 
 
 def _require_same_tensors(outcome: Weights, work: LocalRound) -> None:
-    """A module that makes another tensor of a buffer would depend on how often this process has called it."""
+    """Refuse a module that changed a buffer's type or shape: its results would depend on earlier calls."""
     for name, array in outcome.items():
         if (array.shape, array.dtype) != (work.model[name].shape, work.model[name].dtype):
             raise InvalidInput(

@@ -1,4 +1,4 @@
-"""The models that come with FedForget, by name."""
+"""The built-in models, by name."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from fedforget.training.streams import own_streams, start_stream
 
 
 def mlp(inputs: int, hidden: int, classes: int) -> nn.Module:
-    """One hidden layer."""
+    """Return a network with one hidden layer."""
     return nn.Sequential(nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
 def cnn(side: int, channels: int, hidden: int, classes: int) -> nn.Module:
-    """LEAF's network for square images: two 5×5 convolutions with pooling, then two dense layers."""
+    """Return LEAF's network for square images: two 5×5 convolutions with pooling, then two dense layers."""
     return nn.Sequential(
         nn.Conv2d(channels, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
         nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2),
@@ -81,18 +81,18 @@ MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 }
 
 
-_LARGEST = 2**16  # of a layer
+_LARGEST = 2**16  # size of a layer
 
 
 def build_model(settings: Mapping[str, object], seed: bytes) -> nn.Module:
-    """The model that a plan names, its initial weights a function of the seed."""
+    """Build the model that a plan names. Its initial weights depend on the seed alone."""
     with own_streams():
         start_stream(seed)
         return _made(settings)
 
 
 def structure_of_settings(settings: Mapping[str, object]) -> dict[str, str]:
-    """The tensors that a model would have; takes no memory for them."""
+    """Describe the tensors that a model would have, without allocating them."""
     with torch.device("meta"):
         return structure_of(_made(settings))
 

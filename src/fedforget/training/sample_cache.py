@@ -1,8 +1,8 @@
-"""A client's samples as rows of one tensor: the learner reads them once and picks each batch from the rows.
+"""A client's samples as rows of one tensor: the learner reads them once and gathers each mini-batch from the rows.
 
-A batch is a function of its samples alone, whatever else the client has or had: the rows are the bytes that stacking
-the samples one by one would give. Where a client's samples differ in type or shape there are no rows, and the learner
-stacks them batch by batch. An erased sample is in no row, and is never read again.
+A mini-batch depends on its samples alone: its bytes equal those of stacking the samples one by one. If a client's
+samples differ in type or shape it has no rows, and the learner stacks each mini-batch. An erased sample is in no row,
+and is never read again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from fedforget.algorithm.ports import BatchSource, LocalRound, SampleSource
 from fedforget.errors import InvalidInput, shown
 
 Pair = tuple[Tensor, Tensor]
-_ALIGNMENT = 64  # bytes: where PyTorch lets tensors begin
-_AT_ONCE = 2**22  # bytes
+_ALIGNMENT = 64  # bytes: the alignment of PyTorch's allocator
+_AT_ONCE = 2**22  # bytes gathered by one call, at most
 
 
 class _SampleReader:
@@ -35,7 +35,7 @@ class _SampleReader:
         self._single: dict[tuple[Id, Id], Pair] = {}  # samples of clients without rows
 
     def rows(self, work: LocalRound) -> Pair | None:
-        """All samples of a client as rows, or None if they differ in type or shape."""
+        """Read all samples of a client as rows. Return None if they differ in type or shape."""
         pairs = [self._source.sample(work.client, sample) for sample in work.samples]
         if len({(x.dtype, x.shape, y.dtype, y.shape) for x, y in pairs}) != 1:
             return None
@@ -48,7 +48,7 @@ class _SampleReader:
         return self._single[client, sample]
 
     def batches(self, work: LocalRound, rows: Pair | None) -> Iterator[Pair]:
-        """The samples of each step of a local round, stacked: picked from the client's rows where it has them."""
+        """Yield the mini-batch of each step of a local round, gathered from the client's rows if it has them."""
         if rows is None:
             for batch in work.batches:
                 yield _stacked(work.client, [self.sample(work.client, sample) for sample in batch])
@@ -64,7 +64,7 @@ class SampleCache:
         self._known: dict[Id, tuple[tuple[Id, ...], Pair | None]] = {}  # a client's samples, and their rows
 
     def batches(self, work: LocalRound) -> Iterator[Pair]:
-        """The samples of each step of a local round, stacked."""
+        """Yield the mini-batch of each step of a local round."""
         return self._reader.batches(work, self._rows(work))
 
     def _rows(self, work: LocalRound) -> Pair | None:
@@ -105,9 +105,9 @@ def _stacked(client: Id, pairs: Sequence[Pair]) -> Pair:
 
 
 def _picked(column: Tensor, rows: Tensor) -> Iterator[Tensor]:
-    """The given rows for each step: at once where that is the same, namely not much, and aligned as a copy would be.
+    """Gather all steps at once if that keeps mini-batches aligned; otherwise copy step by step.
 
-    A matrix product may add in another order where its operands lie otherwise in memory.
+    The alignment of its operands can change the order in which a matrix product adds.
     """
     batch_bytes = rows.shape[1] * column[0].nbytes
     if batch_bytes % _ALIGNMENT == 0 and batch_bytes * len(rows) <= _AT_ONCE:
@@ -119,11 +119,11 @@ _EMPTY, _FULL, _RAGGED = 0, 1, 2
 
 
 class SharedSampleCache:
-    """The rows of all clients in one memory map, made before processes fork. The first process that trains a client
-    fills its rows, for all processes.
+    """The rows of all clients in one memory map, created before the workers fork.
 
-    One process at a time trains a client, so no process waits. Pages that no process fills cost nothing. The rows are
-    laid out like those of ``example``; a client whose samples differ from it has no rows.
+    The first process that trains a client fills its rows for all processes. One process at a time trains a client, so
+    no lock is needed. Untouched pages cost no memory. The rows have the types and shapes of ``example``; a client whose
+    samples differ from it has no rows.
     """
 
     def __init__(self, source: SampleSource, floats: torch.dtype, sizes: Mapping[Id, int], example: LocalRound) -> None:
@@ -135,7 +135,7 @@ class SharedSampleCache:
         self._state = np.frombuffer(_shared_bytes(len(sizes)), np.uint8)
 
     def batches(self, work: LocalRound) -> Iterator[Pair]:
-        """The samples of each step of a local round, stacked."""
+        """Yield the mini-batch of each step of a local round."""
         return self._reader.batches(work, self._rows(work))
 
     def _rows(self, work: LocalRound) -> Pair | None:
@@ -151,7 +151,7 @@ class SharedSampleCache:
 
 
 def _filled(room: Pair, rows: Pair | None) -> bool:
-    """Copy rows to where there is room for them; says whether they fit."""
+    """Copy rows into ``room``. Return whether they fit."""
     if rows is None or any(
         new.dtype != old.dtype or new.shape != old.shape for new, old in zip(rows, room, strict=True)
     ):
@@ -162,7 +162,7 @@ def _filled(room: Pair, rows: Pair | None) -> bool:
 
 
 def _shared_bytes(size: int) -> mmap.mmap:
-    """Memory without a name or a file, shared with the processes that this one forks."""
+    """Return anonymous memory, shared with the processes that this one forks."""
     flags = mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_NORESERVE", 0)
     return mmap.mmap(-1, max(size, 1), flags=flags)
 
@@ -176,6 +176,6 @@ def _shared(rows: int, like: Tensor) -> Tensor:
 
 
 def as_tensor(array: NDArray[Any], floats: torch.dtype | None = None) -> Tensor:
-    """A copy of an array; if it holds floats, in the given type."""
+    """Copy an array to a tensor; floats are converted to the given type."""
     tensor = torch.from_numpy(np.array(array, order="C"))
     return tensor.to(floats) if floats is not None and tensor.is_floating_point() else tensor

@@ -1,4 +1,4 @@
-"""The one file of the package that seeds torch: each stream from the key of its address."""
+"""Torch's random streams, each from the key of its address. No other module of the package seeds torch."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 
 
 def start_stream(key: bytes) -> None:
-    """Let torch's default generator start at an address (for dropout and the like)."""
+    """Seed torch's default generator with the key of an address (for dropout and the like)."""
     torch.default_generator.manual_seed(int.from_bytes(key[:8], "big"))
 
 
 @contextlib.contextmanager
 def own_streams() -> Iterator[None]:
-    """Give the caller its random state back afterwards."""
+    """Restore the caller's random state afterwards."""
     before = torch.get_rng_state()
     try:
         yield

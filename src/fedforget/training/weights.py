@@ -1,4 +1,4 @@
-"""Between a torch module and the arrays that travel and are stored."""
+"""Conversion between a torch module and the arrays that are sent and stored."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _STORABLE = (
 
 
 def weights_of(module: nn.Module) -> Weights:
-    """A copy of every parameter and buffer of the module."""
+    """Copy every parameter and buffer of the module."""
     return copied(views_of(module), None)
 
 
 def views_of(module: nn.Module) -> Weights:
-    """Every parameter and buffer of the module, as they will go on to change."""
+    """Return views of every parameter and buffer: they change when the module does."""
     weights = {}
     for name, tensor in tensors_of(module).items():
         if tensor.dtype not in _STORABLE:
@@ -39,7 +39,7 @@ def views_of(module: nn.Module) -> Weights:
 
 
 def tensors_of(module: nn.Module) -> dict[str, torch.Tensor]:
-    """Everything that a module stores, by name."""
+    """Return every tensor of the module's state_dict, by name."""
     tensors = module.state_dict()
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
@@ -60,7 +60,7 @@ def require_shape(name: str, tensor: torch.Tensor) -> None:
 
 
 def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) -> None:
-    """Put arrays into the module they came from."""
+    """Copy arrays into the module's tensors."""
     tensors = tensors_of(module)
     if tensors.keys() != weights.keys() or any(tensors[n].shape != w.shape for n, w in weights.items()):
         raise InvalidInput(
@@ -73,7 +73,7 @@ def load_weights(module: nn.Module, weights: Mapping[str, NDArray[np.generic]]) 
 
 
 def copied(weights: Weights, into: Weights | None) -> Weights:
-    """A copy, put where it is wanted if that is somewhere."""
+    """Copy, into ``into`` if given."""
     if into is None:
         return {name: array.copy() for name, array in weights.items()}
     for name, array in weights.items():
@@ -82,9 +82,9 @@ def copied(weights: Weights, into: Weights | None) -> Weights:
 
 
 class PristineBuffers:
-    """Buffers that no state_dict holds, as they were in the beginning.
+    """The initial values of buffers that the state_dict does not hold.
 
-    Left alone they would carry over from client to client and from run to run, outside the state.
+    Without a reset, these buffers would carry information from client to client and from run to run.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -103,7 +103,7 @@ class PristineBuffers:
             setattr(self._module.get_submodule(owner), attribute, value.clone())
 
     def digest(self) -> str:
-        """Of their values; empty if there are none."""
+        """Return a digest of their values; an empty string if there are none."""
         if not self._values:
             return ""
         hasher = hashlib.blake2b(digest_size=16)
@@ -114,10 +114,10 @@ class PristineBuffers:
 
 
 def float_type(module: nn.Module) -> torch.dtype:
-    """The type that a module computes in; float features are brought to it."""
+    """Return the dtype that a module computes in; float features are converted to it."""
     return next((p.dtype for p in module.parameters() if p.is_floating_point()), torch.float32)
 
 
 def parameter_names(module: nn.Module) -> frozenset[str]:
-    """The names that an optimiser may step; all others are buffers."""
+    """Return the names of the module's parameters; all other tensors are buffers."""
     return frozenset(name for name, _ in module.named_parameters(remove_duplicate=False))

@@ -1,7 +1,7 @@
-"""A cheap checksum of a local model: the bits of small tensors, and the sum of large ones' as 64-bit numbers.
+"""A cheap checksum of a local model: the bytes of small tensors, and the sums of large ones as 64-bit numbers.
 
-It runs at the speed of memory and changes with any single bit. It is no protection against a forger, and need not be:
-a client keys it with its own seed and compares it with its own note.
+It runs at memory speed and changes with any single bit. It need not resist forgery: a client keys it with its own seed
+and compares it with its own note.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 _WORD = 8  # bytes
-_SMALL = 1024  # bytes up to which a tensor is taken whole: summing costs a call
+_SMALL = 1024  # bytes; a smaller tensor is copied, because summing costs a call
 
 Words = NDArray[np.uint64]
 Bytes = NDArray[np.uint8]
 
 
 class LocalModelChecksum:
-    """Of what local steps change in a module: its learning parameters, and its stored buffers."""
+    """Checksum of a module's trainable parameters and stored buffers."""
 
     def __init__(self, module: nn.Module, learning: Sequence[Tensor]) -> None:
         self._module = module
@@ -30,15 +30,15 @@ class LocalModelChecksum:
         self._buffers = [name for name, _ in module.named_buffers() if name in stored]
 
     def after(self, loss: float) -> bytes:
-        """The checksum of the present values, and of the loss of the step before."""
-        buffers = (self._module.get_buffer(name) for name in self._buffers)  # which `forward` may replace
+        """Return the checksum of the present values and of the last step's loss."""
+        buffers = (self._module.get_buffer(name) for name in self._buffers)  # `forward` may replace them
         sums, whole = _split((*self._learning, *buffers))
         found = struct.pack(f"<d{len(sums)}Q", loss, *[np.add.reduce(words) for words in sums])
         return found + b"".join([part.tobytes() for part in whole])
 
 
 def _split(tensors: Iterable[Tensor]) -> tuple[list[Words], list[Bytes]]:
-    """Views of memory (of a copy, where a tensor lies in pieces): what is summed, and what is taken whole."""
+    """Split tensors into the parts to sum and the parts to copy, as views (of a copy if a tensor is not contiguous)."""
     sums: list[Words] = []
     whole: list[Bytes] = []
     for tensor in tensors:

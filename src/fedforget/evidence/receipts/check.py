@@ -1,4 +1,4 @@
-"""Check receipts: offline, that the run's key signed it; with the run, that every claim is the record's own.
+"""Check receipts: offline, that the run's key signed them; with the run, that every claim matches the record.
 
 The check builds the statement that the run issued at the receipt's time, and names each field that differs. Beyond that
 it compares the digests with their MACs, and the run as it is now with the receipt if nothing has changed since.
@@ -31,7 +31,7 @@ from fedforget.store.state_digest import state_digest
 
 OnRound = Callable[[int], None]
 _HEAD = ("predicate", "chain", "head")
-_OTHER = {  # what the record has instead of a field that differs; "another {field}" if the field is not here
+_OTHER = {  # what the record has instead of a differing field; "another {field}" by default
     "subject": "another state digest",
     "times": "other times",
     "sequence": "another place in the event chain",
@@ -73,7 +73,7 @@ class ReceiptCheck:
 
     @property
     def seeds_tainted(self) -> bool | None:
-        """Whether, at the time of the receipt, a request depended on the draws or may have."""
+        """Whether, at the time of the receipt, a request was model-informed or of unknown basis."""
         tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
         return tainted
 
@@ -90,8 +90,8 @@ class ReceiptCheck:
 
 def taint_note(*, later: bool = False) -> str:
     """Return the note for a run whose seeds are tainted."""
-    who = "a later request" if later else "a request"
-    return f"{who} looked at the draws, or may have: equality in law is over for these seeds until --new-seed"
+    request = "a later request" if later else "a request"
+    return f"{request} was model-informed or of unknown basis: receipts claim `path` until --new-seed"
 
 
 def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
@@ -121,7 +121,7 @@ def require_checked(found: object) -> None:
 
 
 def compare(found: ReceiptCheck, run: OpenRun) -> None:
-    """Compare a receipt with the record and content of a run; adds the differences to ``found.problems``."""
+    """Compare a receipt with the record and content of a run. Add the differences to ``found.problems``."""
     problem = record_audit.find_problem(run.record, run.server.seed_origin)
     found.problems += [problem] if problem is not None else _problems(found.statement, run)
     found.run_ok = not found.problems
@@ -195,19 +195,19 @@ def _text(value: Any) -> str:
 
 
 def _in_words(path: tuple[str, ...]) -> str:
-    name = path[:3][-1]  # predicate, request, times and what is below it: the times
+    name = path[:3][-1]  # at most three levels: all fields below "times" are "times"
     return f"the run's record has {_OTHER.get(name, f'another {name}')} for this request"
 
 
 def _head_problem(statement: Statement, chain: Sequence[Event]) -> str:
-    """Return what is wrong with a head at which this request did not end."""
+    """Return what is wrong with a chain head that is not where this request ended."""
     if statement["predicate"]["chain"]["head"] in {event.hash.hex() for event in chain}:
-        return "the head of the event chain is not where this request ended: an older one was put in"
+        return "the head of the event chain is not where this request ended: an older head was inserted"
     return "the head of the event chain is not in the run's record: the record was replaced or cut off"
 
 
 def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
-    """Compare the digests of state and model with their MACs, which stay in the record when the digests go."""
+    """Compare the digests of state and model with their MACs, which stay in the record when the digests are deleted."""
     if FORGOTTEN in ending.later:  # the key of the MACs is destroyed
         return
     for name, digest in (("state", _state_digest_in(statement)), ("model", statement["predicate"].get("model"))):

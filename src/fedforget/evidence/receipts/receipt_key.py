@@ -17,7 +17,7 @@ from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
 
 NAMES = (PRIVATE_KEY, PUBLIC_KEY)
 MOST = 2**16  # bytes
-_ANOTHER = "restore both halves from a backup, or go on with another key: `fedforget receipt show --new-key`"
+_ANOTHER = "restore both halves from a backup, or continue with a new key: `fedforget receipt show --new-key`"
 
 
 def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:

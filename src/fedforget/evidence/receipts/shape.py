@@ -35,7 +35,7 @@ def require_shape(file: Path, statement: dict[str, Any]) -> None:
         raise ReceiptRefused(f"{file} is signed, but is not a receipt of a request", hint="give a receipt")
     top: Shape = {"_type": _TEXT, "predicateType": _TEXT, "subject": (list,), "predicate": (dict,)}
     if not (_has_shape(statement, top) and _is_predicate(statement["predicate"]) and _is_subject(statement)):
-        raise ReceiptRefused(f"{file} is signed, but does not say what a receipt says", hint="give a receipt")
+        raise ReceiptRefused(f"{file} is signed, but does not have the fields of a receipt", hint="give a receipt")
 
 
 def _is_predicate(predicate: dict[str, Any]) -> bool:

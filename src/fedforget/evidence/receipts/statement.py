@@ -1,4 +1,4 @@
-"""What a receipt says: the in-toto statement of how a finished request ended, built from a run's record."""
+"""The content of a receipt: the in-toto statement of how a finished request ended, built from a run's record."""
 
 from __future__ import annotations
 
