@@ -28,7 +28,7 @@ def read(name: str) -> Source:
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_real_data_are_what_was_published(name: str) -> None:
+def test_real_data_have_the_known_checksums(name: str) -> None:
     read(name)
     assert check(name, Path(str(BASE))).checksum_ok
 

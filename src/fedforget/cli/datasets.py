@@ -56,7 +56,7 @@ def check_dataset(
     *,
     output: Output,
 ) -> None:
-    """Read all files of a dataset, count, and compare with the published checksum."""
+    """Read all files of a dataset, count, and compare with the checksum that is known for it."""
     try:
         found = check(name, data_dir)
     except (DataMissing, DataDamaged) as error:
@@ -67,6 +67,6 @@ def check_dataset(
     output.emit(asdict(found), lambda: pairs(asdict(found)))
     if found.checksum_ok is False:
         raise DataDamaged(
-            f"the {found.which} of {name} in {found.place} is not what was published: its checksum is {found.checksum}",
+            f"the {found.which} of {name} in {found.place} does not have the known checksum: its own is {found.checksum}",
             hint="get the files again; a subset of your own has no known checksum",
         )

@@ -1,4 +1,4 @@
-"""Look at a dataset: whether it is found, how much there is, and whether it is what was published."""
+"""Look at a dataset: whether it is found, how much there is, and whether its checksum is the known one."""
 
 from __future__ import annotations
 
