@@ -67,6 +67,7 @@ def check_dataset(
     output.emit(asdict(found), lambda: pairs(asdict(found)))
     if found.checksum_ok is False:
         raise DataDamaged(
-            f"the {found.which} of {name} in {found.place} does not have the known checksum: its own is {found.checksum}",
+            f"the {found.which} of {name} in {found.place} does not have the known checksum: "
+            f"its own is {found.checksum}",
             hint="get the files again; a subset of your own has no known checksum",
         )
