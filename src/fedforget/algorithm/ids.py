@@ -87,7 +87,7 @@ class IdSet:
 
     @classmethod
     def of_integers(cls, ascending: NDArray[np.integer]) -> IdSet:
-        """The set of these integers, which must ascend: the same as one by one, without sorting."""
+        """Return the set of these integers, which must be ascending. Equal to ``IdSet(...)``, but without sorting."""
         if len(ascending) and (int(ascending[0]) < 0 or (np.diff(ascending) <= 0).any()):
             raise InvalidId("these integer ids do not ascend from 0", hint="give each once, in ascending order")
         blocks = np.zeros((len(ascending), BLOCK_BYTES), np.uint8)

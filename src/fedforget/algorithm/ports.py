@@ -176,7 +176,7 @@ class SampleSource(Protocol):
 
 @runtime_checkable
 class BatchSource(SampleSource, Protocol):
-    """A source that reads a whole batch at once from where it is stored, so that no learner keeps a copy."""
+    """A source that reads a whole mini-batch from storage at once, so that no learner keeps a copy."""
 
     def batch(self, client: Id, samples: Sequence[Id]) -> tuple[NDArray[Any], NDArray[Any]]: ...
 

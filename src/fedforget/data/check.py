@@ -1,4 +1,4 @@
-"""Look at a dataset: whether it is found, how much there is, and whether its checksum is the known one."""
+"""Check a dataset: whether it is found, its size, and whether its checksum is the known one."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedforget.errors import DataMissing
 
 @dataclass(frozen=True, slots=True)
 class DataCheck:
-    """What is known of a dataset here. ``checksum_ok`` is None where no checksum is known for what was found.
+    """The result of checking a dataset. ``checksum_ok`` is None if no checksum is known for the data found.
 
     ``clients``: natural clients. ``clients_used``: those that the partition ``natural`` takes.
     """
@@ -55,7 +55,7 @@ def check(name: str, data_dir: Path | None = None) -> DataCheck:
 
 
 def is_found(name: str, data_dir: Path | None = None) -> str | None:
-    """Return the place where a dataset is found, without downloading it; None if it is nowhere."""
+    """Return the place of a dataset without downloading it; None if it is not found."""
     if name == DIGITS:
         return "scikit-learn"
     try:

@@ -31,7 +31,7 @@ class Digits:
 
     @property
     def counts(self) -> tuple[int, int]:
-        """How many training and test samples there are."""
+        """The number of training and test samples."""
         return len(self.training_rows), len(self._y) - len(self.training_rows)
 
     @property

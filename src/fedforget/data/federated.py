@@ -19,7 +19,7 @@ CONTENT_BYTES = 16
 _PAIR = 2
 _NUMBERS = (int, float, complex, range, bytearray, memoryview, array.array)
 _DEEPEST = 64  # dimensions that an array can have
-_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # of types that PyTorch has
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # types that PyTorch has
 _TYPES = {np.dtype(f"{kind}{size}") for kind, sizes in _SIZES.items() for size in sizes}
 
 

@@ -1,4 +1,4 @@
-"""Federations on datasets that come with FedForget: chosen by a caller, or found again from what a plan records."""
+"""Federations on the built-in datasets: chosen by a caller, or restored from a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _DIGITS_CLIENTS = 60
 
 @dataclass(frozen=True, slots=True)
 class DataChoice:
-    """A dataset, its partition and where it lies; None where the dataset's own choice holds."""
+    """A dataset, its partition and its directory; None selects the dataset's default."""
 
     name: str = DIGITS
     clients: int | None = None

@@ -1,4 +1,4 @@
-"""Put the arrays of a format together as a dataset: one function per format, None where a folder does not have it."""
+"""Readers of the formats: one function per format, which returns a dataset, or None if the folder lacks the format."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PER_CLASS = 500  # training images of a class of CIFAR-100
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a dataset is, whatever its format."""
+    """The properties of a dataset that do not depend on its format."""
 
     name: str
     classes: int

@@ -26,7 +26,7 @@ def is_installed() -> bool:
 
 
 def _is_reachable() -> bool:
-    """Whether the hub has an address here. A proxy would look it up itself."""
+    """Return whether the hub's address resolves here. A proxy would resolve it itself."""
     if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
         return True
     host = urlsplit(os.environ.get("HF_ENDPOINT") or "https://huggingface.co").hostname
@@ -44,7 +44,7 @@ def find_parquet(folder: Path) -> list[Path]:
 def load(hub_id: str, folder: Path | None = None) -> Any:
     """Return the splits of a dataset by name: from the hub (or its cache), or from a folder's parquet files."""
     if folder is None and not _is_reachable():
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # else it retries for half a minute; its cache still counts
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # avoids half a minute of retries; its cache still works
     import datasets  # noqa: PLC0415 (an extra, and slow to import)
 
     datasets.disable_progress_bars()

@@ -20,7 +20,7 @@ NAMES = {"train": ("train-images-idx3-ubyte", "train-labels-idx1-ubyte"),
 
 
 def holds_idx(folder: Path) -> bool:
-    """Whether a folder has any of the four files."""
+    """Return whether a folder has any of the four files."""
     return any(_file(folder, name) is not None for names in NAMES.values() for name in names)
 
 

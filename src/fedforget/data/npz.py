@@ -16,13 +16,13 @@ _IMAGES = (3, 4)  # dimensions of a stack of images
 
 
 def find_npz(folder: Path) -> Path | None:
-    """Return the largest archive of a folder: beside a subset, the whole dataset is the one to take."""
+    """Return the largest archive of a folder: the whole dataset rather than a subset."""
     found = [path for path in sorted(folder.glob("*.npz")) if path.is_file()]
     return max(found, key=lambda path: path.stat().st_size, default=None)
 
 
 def read_npz(path: Path, *others: str) -> dict[str, Array]:
-    """Return ``x_train``, ``y_train``, ``x_test``, ``y_test``, and those of the ``others`` that are there."""
+    """Return ``x_train``, ``y_train``, ``x_test``, ``y_test``, and those of the ``others`` that exist."""
     try:
         with path.open("rb") as file, np.load(file) as archive:
             names = ["x_train", "y_train", "x_test", "y_test", *(name for name in others if name in archive)]

@@ -1,4 +1,4 @@
-"""A dataset with its partition: who owns what, what the plan records of it, and the data of the clients."""
+"""A dataset with its partition: the samples of each client, the plan's record of it, and the clients' data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Partition:
 
     @classmethod
     def of(cls, dataset: Dataset, kind: str | None, clients: int | None, beta: float | None, seed: bytes) -> Partition:
-        """Fill in the dataset's own choices where none is given."""
+        """Return the partition with the dataset's defaults filled in."""
         chosen = dataset.partitions[0] if kind is None else kind
         if chosen not in dataset.partitions:
             raise PlanRefused(

@@ -65,7 +65,7 @@ def _counts(
     while missing := wanted - int(counts.sum()):
         room = left - counts
         weights = np.where(room > 0, mix, 0)
-        if weights.sum() <= 0:  # its mix has only labels that are used up
+        if weights.sum() <= 0:  # only labels that are used up are in its mix
             weights = room.astype(float)
         counts += np.minimum(multinomial(missing, weights / weights.sum()), room)
     return counts

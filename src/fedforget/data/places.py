@@ -1,4 +1,4 @@
-"""Find a dataset: in the data directory that is given, in FEDFORGET_DATA, where it was found last, or on the hub."""
+"""Find a dataset: in the given data directory, in FEDFORGET_DATA, where it was found last, or on the hub."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ log = logging.getLogger("fedforget")
 def find(dataset: Dataset, data_dir: Path | None = None, *, online: bool = True) -> Source:
     """Read a dataset from the first place that has it, and note that place for the next command.
 
-    A directory that is given is the only one that is searched. ``online``: download it if it is in no directory.
+    If a directory is given, no other is searched. ``online``: download it if it is in no directory.
     """
     looked = []
     for base, why in _directories(dataset.name, data_dir):
@@ -57,8 +57,11 @@ def read_below(dataset: Dataset, base: Path) -> Source | None:
 
 
 def _folders(dataset: Dataset, base: Path) -> Iterator[Path]:
-    """Its folders in a data directory; the directory itself only if it has the name of one (MNIST's files and
-    Fashion-MNIST's have the same names)."""
+    """Return the dataset's folders in a data directory.
+
+    The directory itself counts only if it has the name of such a folder: files of MNIST and Fashion-MNIST have the same
+    names.
+    """
     named = [base / folder for folder in dataset.folders]
     own = [base] if any(str(base.absolute()).endswith(f"/{folder}") for folder in dataset.folders) else []
     yield from (folder for folder in (*named, *own) if folder.is_dir())

@@ -1,4 +1,4 @@
-"""The datasets that come with FedForget, one entry each: formats, folders, hub id, clients, model, checksums."""
+"""The built-in datasets, one entry each: formats, folders, hub id, clients, model, checksums."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Dataset:
     shape: Shape
     title: str
     folders: tuple[str, ...]  # inside the data directory; the first is where the docs put it
-    files: str  # what belongs into the folder, in words
+    files: str  # a description of the folder's files
     readers: tuple[Reader, ...]
     hub_id: str
     hub_reader: HubReader
-    partitions: tuple[str, ...]  # that it allows; the first is the default
-    models: tuple[Settings, ...]  # that fit its samples; the first is the default
+    partitions: tuple[str, ...]  # allowed ones; the first is the default
+    models: tuple[Settings, ...]  # those that fit its samples; the first is the default
     clients: int | None  # M of the default partition; None: all natural clients
     checksums: Mapping[Counts, str] = field(default_factory=dict)  # known ones, by training and test samples
     least_samples: int = 1  # of a natural client

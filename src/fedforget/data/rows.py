@@ -19,7 +19,7 @@ UNKNOWN = 0  # the code of every character that is not in LETTERS
 
 
 class Rows(Protocol):
-    """Samples by their place."""
+    """Samples by their place in a dataset."""
 
     kind: str  # names the conversion, in the digest of a sample's content
 

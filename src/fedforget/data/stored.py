@@ -1,4 +1,4 @@
-"""A federation whose samples stay in the rows of a dataset: clients hold ids, and a batch is read when it is used."""
+"""A federation whose samples stay in the rows of a dataset: clients hold ids, and mini-batches are read on use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PlacesOf = Callable[[Any, NDArray[np.int64]], Places]  # of a client's ids; rais
 
 
 class StoredClient(ClientData):
-    """One client's samples by reference. Its set of ids is made when it is needed."""
+    """One client's samples by reference. The set of ids is built on first use."""
 
     def __init__(self, client: Id, rows: Rows, samples: Samples, places: PlacesOf) -> None:
         self._client, self._rows, self._of, self._places_of = client, rows, samples, places
@@ -94,7 +94,7 @@ class StoredData(FederatedData):
 
     @property
     def test(self) -> tuple[Array, Array]:  # type: ignore[override]
-        """The test samples, read at the first use."""
+        """The test samples, read on first use."""
         if self._test is None:
             self._test = self._test_rows.batch(self._test_places)
         return self._test

@@ -1,5 +1,7 @@
-"""Accuracy measurements, of the server's test set or of each client's. Rewound together with the models, and deleted
-with their client: what an erased client measured is in no accuracy."""
+"""Accuracy measurements on the test set of the server or of each client.
+
+They are rewound together with the models. Those of an erased client are deleted, so no accuracy includes them.
+"""
 
 from __future__ import annotations
 

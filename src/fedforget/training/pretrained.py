@@ -1,4 +1,4 @@
-"""Begin from weights in a file: safetensors, or a PyTorch state_dict. No code in the file is run."""
+"""Initial weights from a file: safetensors, or a PyTorch state_dict. No code of the file is executed."""
 
 from __future__ import annotations
 

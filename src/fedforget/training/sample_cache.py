@@ -76,20 +76,20 @@ class SampleCache:
 
 
 class StoredBatches:
-    """No rows: the source reads each batch from where it is stored. Nothing is copied, in this process or a worker."""
+    """A cache without rows: the source reads each mini-batch from storage. No process keeps a copy."""
 
     def __init__(self, source: BatchSource, floats: torch.dtype) -> None:
         self._source, self._floats = source, floats
 
     def batches(self, work: LocalRound) -> Iterator[Pair]:
-        """The samples of each step of a local round, stacked."""
+        """Yield the mini-batch of each step of a local round."""
         for batch in work.batches:
             x, y = self._source.batch(work.client, batch)
             yield _own(x, self._floats), _own(y)
 
 
 def _own(array: NDArray[Any], floats: torch.dtype | None = None) -> Tensor:
-    """A copy in memory of PyTorch's, which begins where PyTorch lets tensors begin."""
+    """Return a copy in memory that PyTorch allocates, with its alignment."""
     tensor = torch.from_numpy(array)
     return tensor.to(floats if floats is not None and tensor.is_floating_point() else tensor.dtype, copy=True)
 
