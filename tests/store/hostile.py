@@ -760,7 +760,7 @@ def _model_of_holes(run: Path, _: Path) -> None:
     header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
     head, hasher, zeros = struct.pack("<Q", len(header)) + header, hashlib.blake2b(digest_size=32), bytes(2**20)
     hasher.update(head)
-    for _ in range(size // len(zeros)):
+    for _megabyte in range(size // len(zeros)):
         hasher.update(zeros)
     path = run / "models" / f"{hasher.hexdigest()}.safetensors"
     path.write_bytes(head)
