@@ -100,7 +100,7 @@ def _require_buildable(run: OpenRun) -> None:
         raise RunDamaged(
             f"{run.path / NAME} is damaged: its tensors are not those of its model", hint="restore it from a backup"
         )
-    run.server.models.require_room_for(run.server.model_digest(0), run.file.tensors)
+    run.server.models.require_layout(run.server.model_digest(0))
 
 
 def engine_of(

@@ -182,9 +182,35 @@ def test_canonical_encoding_is_accepted(tmp_path: Path) -> None:
 
 
 def test_endless_files_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ReceiptRefused, match="more than"):
+    with pytest.raises(InvalidInput, match="a device, not a regular file"):
         check(Path("/dev/zero"), tmp_path)
-    with pytest.raises(InvalidInput, match="no public key"):
+    with pytest.raises(InvalidInput, match="a device, not a regular file"):
         read_public_key(Path("/dev/zero"))
-    with pytest.raises(InvalidInput, match="cannot read"):
+    with pytest.raises(InvalidInput, match="a directory, not a regular file"):
         check(tmp_path, tmp_path)
+    with pytest.raises(InvalidInput, match="cannot read"):
+        check(tmp_path / "nothing", tmp_path)
+    (tmp_path / "long").write_bytes(b"{" + b" " * 2**21)
+    with pytest.raises(ReceiptRefused, match="more than"):
+        check(tmp_path / "long", tmp_path)
+
+
+PEM = public_pem(KEY.public_key())
+OTHER_PEM = public_pem(Ed25519PrivateKey.from_private_bytes(bytes(32)).public_key())
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"junk\n" + PEM, PEM + b"junk", PEM + OTHER_PEM, OTHER_PEM + PEM, b"\0" + PEM, PEM[:-2], b"", b"\xff" * 99,
+     PEM + b" " * 2**16, PEM.replace(b"-----\n", b"-----\nProc-Type: 4\n\n", 1)],
+)  # fmt: skip
+def test_key_file_with_anything_but_one_key_is_refused(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "key").write_bytes(data)
+    with pytest.raises(InvalidInput, match="no public key, or more"):
+        read_public_key(tmp_path / "key")
+
+
+@pytest.mark.parametrize("data", [PEM, b"\n " + PEM + b"\r\n\n", PEM.replace(b"\n", b"\r\n"), PEM.rstrip()])
+def test_white_space_around_a_key_is_accepted(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "key").write_bytes(data)
+    assert read_public_key(tmp_path / "key") == KEY.public_key()

@@ -15,6 +15,7 @@ import pytest
 
 from fedforget import Request
 from fedforget.disk import files
+from fedforget.errors import RunDamaged
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
 
@@ -73,6 +74,30 @@ def test_submissions_are_in_order_when_a_listing_misses_an_earlier_file(
 
     monkeypatch.setattr(Inbox, "_names", racing_listing)
     assert order(tmp_path) == ["r-3", "r-2", "r-1"]
+
+
+@pytest.mark.parametrize("planted", ["9" * 18, "9" * 19, "1" + "0" * 12, "x"])
+def test_planted_name_does_not_change_the_order(tmp_path: Path, planted: str) -> None:
+    """18 nines once made the next number 19 digits long, which counted as none."""
+    inbox, strange = Inbox(tmp_path), tmp_path / "inbox" / f"{planted}-r-0.json"
+    inbox.leave(submission("r-9"))
+    (tmp_path / "inbox" / next(iter(inbox.names()))).rename(strange)
+    for identifier in ("r-8", "r-7", "r-6"):
+        inbox.leave(submission(identifier))
+    with pytest.raises(RunDamaged, match=planted):
+        inbox.submissions()
+    strange.unlink()
+    assert order(tmp_path) == ["r-8", "r-7", "r-6"]
+
+
+def test_no_submission_follows_the_last_number(tmp_path: Path) -> None:
+    inbox = Inbox(tmp_path)
+    inbox.leave(submission("r-9"))
+    last = f"{'9' * 12}-r-9.json"
+    (tmp_path / "inbox" / next(iter(inbox.names()))).rename(tmp_path / "inbox" / last)
+    with pytest.raises(RunDamaged, match=last):
+        inbox.leave(submission("r-8"))
+    assert order(tmp_path) == ["r-9"]
 
 
 def _submit(path: Path, name: int, count: int, queue: Any) -> None:

@@ -43,7 +43,7 @@ class Case:
 def cases() -> list[Case]:
     found = [
         *_files(), *_directories(), *_journals(), *_headers(), *_trees(), *_schemas(), *_columns(), *_rows(),
-        *_strange_rows(), *_json(), *_toml(), *_models(), *_logs(),
+        *_strange_rows(), *_json(), *_toml(), *_models(), *_logs(), *_holes(), *_names(),
     ]  # fmt: skip
     assert len({case.name for case in found}) == len(found)
     return found
@@ -645,6 +645,7 @@ def _models() -> Iterator[Case]:
         "gap": {**tensor(shape=(1,), offsets=(0, 4)), "v": tensor(shape=(2,), offsets=(8, 16))["w"]},
         "too short": tensor(shape=(1,), offsets=(0, 4)),
         "metadata": {"__metadata__": {"a": "b"}, **tensor()},
+        "foreign": tensor(),
         "list": [1],
         "nothing": {},
         "tensor null": {"w": None},
@@ -724,6 +725,63 @@ def _logs() -> Iterator[Case]:
         for what, make in logs.items():
             crashed = Case(f"log {name} {what}", partial(write, name, make), True, harmless=what in harmless)
             yield crashed
+
+
+# ----------------------------------------------------------------------------------- files of holes, and strange names
+
+
+def grown(path: Path, size: int) -> None:
+    """A database that is sparse and whose header agrees with its size."""
+    os.truncate(path, size)
+    with path.open("r+b") as file:
+        file.seek(28)
+        file.write(struct.pack(">I", size // PAGE))
+
+
+def _holes() -> Iterator[Case]:
+    def database(name: str, run: Path, _: Path) -> None:
+        grown(run / name, 4 * GIANT)
+
+    def with_log(name: str, run: Path, _: Path) -> None:
+        """The size that a log may have follows from the size of its database."""
+        grown(run / name, 2**38)
+        (run / f"{name}-wal").write_bytes(log_of([]))
+        os.truncate(run / f"{name}-wal", 2**37)
+
+    for name in SCHEMAS:
+        yield Case(f"holes {name}", partial(database, name))
+        yield Case(f"holes {name} and its log", partial(with_log, name), crashed=True)
+    yield Case("holes model of the plan", _model_of_holes)
+
+
+def _model_of_holes(run: Path, _: Path) -> None:
+    """A model of zeros that takes no space, as the plan says that it is."""
+    size = 960 * 2**20
+    header = json.dumps({"w": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    head, hasher, zeros = struct.pack("<Q", len(header)) + header, hashlib.blake2b(digest_size=32), bytes(2**20)
+    hasher.update(head)
+    for _megabyte in range(size // len(zeros)):
+        hasher.update(zeros)
+    path = run / "models" / f"{hasher.hexdigest()}.safetensors"
+    path.write_bytes(head)
+    os.truncate(path, len(head) + size)
+    altered(run, "server.db", f"UPDATE rounds SET model = '{hasher.hexdigest()}'")
+    tensors = f'[tensors]\nw = "parameter float32 {size // 4}"\n'
+    replan(run, lambda text: re.sub(r"\[tensors\].*", tensors, text, flags=re.DOTALL))
+
+
+CONTROL = "\x1b]0;pwn\x07\nok \u202e"  # a title for the terminal, a bell, a line of its own, and a turn of the writing
+
+
+def _names() -> Iterator[Case]:
+    def named(name: str, run: Path, _: Path) -> None:
+        path = run / name
+        path.write_bytes(b"not of this run")
+
+    yield Case("name in the inbox", partial(named, f"inbox/000000000001-{CONTROL}.json"))
+    yield Case("name of a model", partial(named, f"models/{CONTROL}.safetensors"), harmless=True)
+    yield Case("name of a leftover", partial(named, f"{CONTROL}.tmp"), harmless=True)
+    yield Case("number in the inbox", partial(named, f"inbox/{'9' * 18}-x.json"))
 
 
 # ------------------------------------------------------------------------------------------------------------- fuzzing

@@ -4,8 +4,10 @@ clear refusal; commands that look leave every byte and every time stamp as they 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
+import signal
 import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
 from fedforget.requests.lifecycle import Submission
 from fedforget.store import run_directory
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
-from tests.store.hostile import Case, cases, mutated
+from tests.store.hostile import KINDS, Case, altered, cases, mutated
 from tests.tally import exhaustive, tally
 
 CASES = cases()
@@ -30,7 +32,8 @@ TRAINING = ("verify", "receipt", "train", "forget", "pending", "rebuild")
 WORST = (
     "directory", "tree", "journal", "file lock link", "file plan.toml pipe", "file models/* pipe",
     "rows a billion rounds",
-    "schema an endless view", "toml deep", "json intent deep list", "log record.db page size",
+    "schema an endless view", "toml deep", "holes", "name", "number",
+    "json intent deep list", "log record.db page size",
 )  # fmt: skip
 QUICK = [
     case
@@ -88,6 +91,7 @@ def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path,
         "verify": ("verify", run, "--federation", "inline"),
         "export": ("export", run, outside.with_name("model.pt")),
         "dry run": ("forget", run, "--client", "3", "--dry-run"),
+        "key": ("receipt", "verify", runs.receipt, "--key", run / "receipt-key.pub.pem"),
         "receipt": ("receipt", "verify", runs.receipt, "--key", runs.key, "--run", run, "--federation", "inline"),
     }
 
@@ -117,6 +121,7 @@ def require_clear(result: Result, what: str) -> None:
     assert result.code >= 0, f"{what}: killed by signal {-result.code}"
     assert result.code not in (UNEXPECTED, NO_MEMORY), f"{what}: {result.err[-300:]}"
     assert "Traceback" not in result.err, what
+    assert all(each.isprintable() or each == "\n" for each in result.out + result.err), f"{what}: {result!r}"
     if result.code:
         assert "error: " in result.err, f"{what}: {result}"
 
@@ -175,7 +180,7 @@ def test_unaltered_runs_pass_every_command(runs: Runs, tmp_path: Path) -> None:
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_reading_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case) -> None:
     attack = Attack(case, runs, tmp_path)
-    others = ("status", "verify", "state", "export", "receipt")
+    others = ("status", "verify", "state", "export", "receipt", "key")
     attack.look("doctor", others[CASES.index(case) // 10 % len(others)])
 
 
@@ -183,6 +188,95 @@ def test_reading_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: C
 @pytest.mark.parametrize("case", LOOKED_AT, ids=lambda case: case.name)
 def test_every_reading_command_is_safe_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
     Attack(case, runs, tmp_path).look(*looking(tmp_path, runs, tmp_path))
+
+
+def alone(runs: Runs, tmp_path: Path, name: str) -> Attack:
+    return Attack(next(case for case in CASES if case.name == name), runs, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["server.db", "clients.db", "record.db"])
+@pytest.mark.parametrize("after", ["", " and its log"])
+def test_status_refuses_a_database_of_holes(runs: Runs, tmp_path: Path, name: str, after: str) -> None:
+    attack = alone(runs, tmp_path, f"holes {name}{after}")
+    result = runs.zygote.run("status", attack.run, "--json", memory=MEMORY)
+    assert result.code == 6, result
+    assert "holes" in result.error["message"]
+
+
+@pytest.mark.parametrize("name", ["holes model of the plan", "model foreign", "model metadata"])
+def test_model_that_is_not_of_the_plan_is_not_exported(runs: Runs, tmp_path: Path, name: str) -> None:
+    """``verify`` would notice by training; ``export`` and ``doctor`` train nothing."""
+    attack = alone(runs, tmp_path, name)
+    result = runs.zygote.run("export", attack.run, tmp_path / "model.pt", "--json", memory=MEMORY)
+    assert result.code == 6, result
+    assert result.error["code"] == "run-damaged"
+    assert not (tmp_path / "model.pt").exists()
+    assert runs.zygote.run("doctor", attack.run, memory=MEMORY).code == 1
+
+
+def extended(run: Path, extra: str) -> None:
+    """Put a tensor into the last model, and compute every digest again."""
+    path = min((run / "models").iterdir())
+    data = path.read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    end = len(data) - 8 - length
+    header[extra] = {"dtype": "F32", "shape": [1], "data_offsets": [end, end + 4]}
+    text, body = json.dumps(header).encode(), data[8 + length :] + bytes(4)
+    made = len(text).to_bytes(8, "little") + text + body
+    name = hashlib.blake2b(made, digest_size=32).hexdigest()
+    (run / "models" / f"{name}.safetensors").write_bytes(made)
+    altered(run, "server.db", f"UPDATE rounds SET model = '{name}' WHERE round = (SELECT max(round) FROM rounds)")
+
+
+@pytest.mark.parametrize("extra", ["foreign", "server-optimizer/m/foreign"])
+def test_foreign_tensor_beside_those_of_the_plan_is_refused(runs: Runs, tmp_path: Path, extra: str) -> None:
+    run = shutil.copytree(runs.rest, tmp_path / "run")
+    extended(run, extra)
+    result = runs.zygote.run("export", run, tmp_path / "model.pt", "--json", memory=MEMORY)
+    assert result.code == 6, result
+    assert "not those of the plan" in result.error["message"]
+    assert "not those of the plan" in runs.zygote.run("doctor", run, memory=MEMORY).out
+
+
+@pytest.mark.parametrize("kind", ["pipe", "zeros", "directory", "dangling link"])
+@pytest.mark.parametrize("which", ["receipt", "key"])
+def test_receipt_and_key_must_be_regular_files(runs: Runs, tmp_path: Path, kind: str, which: str) -> None:
+    given = {"receipt": Path(shutil.copy(runs.receipt, tmp_path)), "key": Path(shutil.copy(runs.key, tmp_path))}
+    KINDS[kind](given[which], tmp_path)
+    result = runs.zygote.run("receipt", "verify", given["receipt"], "--key", given["key"], "--json", memory=MEMORY)
+    assert result.code == 3, result
+    assert str(given[which]) in result.error["message"]
+
+
+def test_links_to_receipt_and_key_are_followed(runs: Runs, tmp_path: Path) -> None:
+    receipt, key = tmp_path / "a", tmp_path / "b"
+    receipt.symlink_to(runs.receipt)
+    key.symlink_to(runs.key)
+    assert runs.zygote.run("receipt", "verify", receipt, "--key", key).code == 0
+
+
+@pytest.mark.parametrize("name", ["inbox/y.tmp", "record.db.tmp", "models/y.tmp"])
+def test_directory_in_place_of_a_temporary_file_is_named(runs: Runs, tmp_path: Path, name: str) -> None:
+    run = shutil.copytree(runs.rest, tmp_path / "run")
+    (run / name).mkdir()
+    result = runs.zygote.run(*working(run)["forget"], "--json")
+    assert result.code == 10, result
+    assert f"{run / name} is a directory" in result.error["message"]
+    (run / name).rmdir()
+    assert runs.zygote.run(*working(run)["train"]).code == 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["rows a billion rounds", "toml K large", "toml E large"])
+def test_verify_states_the_cost_of_a_long_replay_before_it_begins(runs: Runs, tmp_path: Path, name: str) -> None:
+    """A plan of that many steps may be real: the operator decides whether to wait."""
+    attack = alone(runs, tmp_path, name)
+    result = runs.zygote.run("verify", attack.run, "--federation", "inline", memory=MEMORY)
+    assert result.err.startswith("replaying "), result
+    assert "local steps" in result.err
+    if result.code != -signal.SIGPROF:
+        require_clear(result, name)
 
 
 @pytest.mark.parametrize("case", QUICK[::6], ids=lambda case: case.name)

@@ -13,13 +13,16 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import EngineOptions, WorkforceOptions
 from fedforget.cli.output import Output, pairs, table
 from fedforget.disk.lock import RunLock
-from fedforget.errors import FedForgetError, InvalidInput, quoted
+from fedforget.errors import FedForgetError, InvalidInput, escaped, quoted
 from fedforget.plots.picture import check_format
 from fedforget.store import hints, run_directory
 
 if TYPE_CHECKING:
     from fedforget.demo.story import Story
     from fedforget.evidence.worlds import Proved
+    from fedforget.store.run_directory import OpenRun
+
+_MANY_STEPS = 10**7  # local steps from which ``verify`` states its cost first
 
 
 class VerificationFailed(FedForgetError):
@@ -46,6 +49,7 @@ def verify(
             data_dir=how.data_dir,
             instead=lambda: f"check it with {hints.verify(run)}",
         )
+        _announce_cost(opened, output)
         with output.progress("replaying", opened.server.rounds_done) as advance:
             found = replay.verify(opened, engine, advance)
     facts = found.as_dict()
@@ -60,7 +64,15 @@ def verify(
             "restore the rest from a backup",
         )
     for problem in found.problems:
-        output.say(f"note: {problem}")
+        output.say(f"note: {escaped(problem)}")
+
+
+def _announce_cost(opened: OpenRun, output: Output) -> None:
+    """State the cost of a long replay before it begins: a hostile run may claim more rounds than can be trained."""
+    plan, done = opened.file.plan, opened.server.rounds_done
+    steps = done * plan.clients_per_round * plan.local_steps
+    if steps >= _MANY_STEPS:
+        output.announce(f"replaying {done:,} rounds: up to {steps:,} local steps, as the run says; Ctrl-C ends it")
 
 
 @app.command(short_help="Enumerate tiny worlds: laws are exact.")
@@ -201,7 +213,7 @@ def doctor(
     def text() -> str:
         lines = [*(f"rebuilt: {what}" for what in facts.get("rebuilt", ())), *facts.get("not_rebuilt", ()), *remedies]
         results = table(("check", "ok", "detail"), [(c.name, c.ok, c.detail) for c in checks])
-        return "\n".join([results, *([""] if lines else []), *lines])
+        return "\n".join([results, *([""] if lines else []), *map(escaped, lines)])  # names of files may be hostile
 
     output.emit({"ok": not bad, "checks": [check.as_dict() for check in checks], **facts}, text)
     if bad:

@@ -18,7 +18,14 @@ from typing import Any
 
 from fedforget.disk import read_only, wal
 from fedforget.disk.door import Door
-from fedforget.disk.files import TEMPORARY, create_private, storage_errors, sync_directory, sync_file
+from fedforget.disk.files import (
+    TEMPORARY,
+    create_private,
+    storage_errors,
+    sync_directory,
+    sync_file,
+    unlink_leftover,
+)
 from fedforget.disk.lock import exclusive_section
 from fedforget.disk.pages import PAGE, canonical_header, without_log
 from fedforget.disk.write_behind import WriteBehind
@@ -196,7 +203,7 @@ class Database:
     def canonical_bytes(self) -> bytes:
         """Return the bytes that closing would write: the file rebuilt from its content alone."""
         with self.errors(), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-            data = Door(self.path.parent).read(self.path.name, read_only.LARGEST_IMAGE)
+            data = Door(self.path.parent).read(self.path.name, wal.LARGEST_IMAGE)
             copy.deserialize(without_log(data))
             copy.execute("VACUUM")
             rebuilt = copy.serialize()
@@ -230,7 +237,7 @@ class Database:
                 os.close(descriptor)
             sync_file(rebuilt)
         except (sqlite3.Error, OSError):
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(StorageFailed):
                 discard(rebuilt)
             raise
         return rebuilt
@@ -239,7 +246,7 @@ class Database:
 def discard(rebuilt: Path) -> None:
     """Delete an unfinished copy and the journal that SQLite keeps while writing one."""
     for path in (rebuilt.with_name(rebuilt.name + read_only.JOURNAL), rebuilt):
-        path.unlink(missing_ok=True)
+        unlink_leftover(path)
 
 
 def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:

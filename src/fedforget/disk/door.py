@@ -1,7 +1,8 @@
 """Safe access to the files of a run directory that may be hostile: an auditor opens runs made by others.
 
 Every file is opened relative to a descriptor of its directory. ``Door`` never follows links, reads only regular files
-(a pipe would block, a device could be endless), and reads at most the number of bytes that the caller allows.
+(a pipe would block, a device could be endless), refuses large files that are mostly holes, and reads at most the number
+of bytes that the caller allows. ``read_named`` reads a file outside a run, whose path the caller gives.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedforget.disk.files import storage_failure
-from fedforget.errors import RunDamaged
+from fedforget.errors import InvalidInput, RunDamaged
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CHUNK = 2**20
+_LARGE = 2**24  # bytes from which a file may not consist mostly of holes
+_BLOCK = 512  # bytes, the unit of ``st_blocks``
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _HINT = "restore it from a backup; don't rely on a directory that another party has altered"
 _KINDS = (
@@ -57,9 +60,13 @@ class Door:
 
     @contextlib.contextmanager
     def opened(self, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
-        """Open a regular file for the block and yield its descriptor. Raises OSError, for example FileNotFoundError."""
+        """Open a regular file for the block and yield its descriptor. Raises OSError, for example FileNotFoundError.
+
+        Refuses a large file that is mostly holes: reading it takes far longer than its space on disk explains.
+        """
         descriptor = self.open(name, flags)
         try:
+            self._require_dense(name, descriptor)
             yield descriptor
         finally:
             os.close(descriptor)
@@ -74,6 +81,15 @@ class Door:
             os.close(descriptor)
             raise self._not_a("regular file", self.path / name, found.st_mode)
         return descriptor
+
+    def _require_dense(self, name: str, descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        on_disk = found.st_blocks * _BLOCK
+        if found.st_size >= _LARGE and on_disk < found.st_size // 2 and _has_hole(descriptor, found.st_size):
+            raise RunDamaged(
+                f"{self.path / name} is mostly holes: it has {found.st_size} bytes, and {on_disk} of them on disk",
+                hint="restore it from a backup; if the backup tool made the holes, copy it with `cp --sparse=never`",
+            )
 
     def read(self, name: str, most: int) -> bytes:
         """Return the content of a file; raise RunDamaged if it has more than ``most`` bytes."""
@@ -130,8 +146,38 @@ class Door:
 
     @staticmethod
     def _not_a(wanted: str, path: Path, mode: int) -> RunDamaged:
-        kind = next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
-        return RunDamaged(f"{path} is {kind}, not a {wanted}", hint=_HINT)
+        return RunDamaged(f"{path} is {_kind(mode)}, not a {wanted}", hint=_HINT)
+
+
+def read_named(path: Path, most: int) -> bytes:
+    """Return the content of a regular file whose path the caller gives. Follows links.
+
+    Raises InvalidInput for a pipe, a device or a directory, ValueError for more than ``most`` bytes, and OSError.
+    """
+    mode = path.stat().st_mode  # merely opening a device can have side effects
+    if not stat.S_ISREG(mode):
+        raise InvalidInput(f"{path} is {_kind(mode)}, not a regular file", hint="give the path of a regular file")
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        data = file.read(most + 1)
+    if len(data) > most:
+        raise ValueError(f"it has more than {most} bytes")
+    return data
+
+
+def _kind(mode: int) -> str:
+    return next((name for is_kind, name in _KINDS if is_kind(mode)), "something else")
+
+
+def _has_hole(descriptor: int, size: int) -> bool:
+    """Return whether a file has a hole before its end, as far as the file system tells.
+
+    A small ``st_blocks`` alone proves nothing: a compressing file system reports few blocks for a file without holes,
+    and some report too few right after writing.
+    """
+    try:
+        return os.lseek(descriptor, 0, os.SEEK_HOLE) < size
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager

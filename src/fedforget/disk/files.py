@@ -50,7 +50,7 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
     temporary = path.with_name(path.name + TEMPORARY)
     with storage_errors(path):
         try:
-            temporary.unlink(missing_ok=True)
+            unlink_leftover(temporary)
             with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
                 file.write(data)
                 file.flush()
@@ -61,6 +61,18 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o666) -> None:
                 temporary.unlink(missing_ok=True)
             raise
         sync_directory(path.parent)
+
+
+def unlink_leftover(path: Path) -> None:
+    """Delete a temporary file, if there is one; raise StorageFailed that names it if that is impossible."""
+    with storage_errors(path):
+        try:
+            path.unlink(missing_ok=True)
+        except IsADirectoryError as error:
+            raise StorageFailed(
+                f"{path} is a directory, where a temporary file belongs",
+                hint="move it away and give the same command again",
+            ) from error
 
 
 def create_private(path: Path) -> None:

@@ -21,10 +21,10 @@ from fedforget.disk import pages, wal
 from fedforget.disk.door import Door
 from fedforget.disk.pages import PAGE
 from fedforget.disk.parsing import LONGEST
+from fedforget.disk.wal import LARGEST_IMAGE
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, RunTooOld, StorageFailed
 
 JOURNAL = "-journal"
-LARGEST_IMAGE = 2**28
 _TICK = 100_000  # virtual machine instructions between two calls of ``Bound``
 _TICKS, _BYTES_A_TICK = 1000, 2000  # ticks allowed for an empty file, and bytes that allow one more
 BACKUP = "restore it from a backup; see `fedforget doctor`"
@@ -104,20 +104,27 @@ def _image(door: Door, path: Path) -> bytearray | None:
     if not door.size(path.name + wal.SUFFIX):
         return None
     with door.opened(path.name + wal.SUFFIX) as log_file, door.opened(path.name) as file:
+        size = os.fstat(file).st_size
+        if size > LARGEST_IMAGE and os.fstat(log_file).st_size > wal.largest_log(size):
+            raise _too_large(path)
         log = wal.read(log_file, path)
         if not log.pages:
             return None
         if log.pages * PAGE > LARGEST_IMAGE:
-            raise StorageFailed(
-                f"{path} is too large to read while its log holds commits",
-                hint="wait until no process uses the run; after a crash give `fedforget train` first",
-            )
+            raise _too_large(path)
         image = bytearray(os.pread(file, log.pages * PAGE, 0))
         image += bytes(log.pages * PAGE - len(image))
         for number, place in log.places.items():
             if number <= log.pages:
                 image[(number - 1) * PAGE : number * PAGE] = os.pread(log_file, PAGE, place)
     return image
+
+
+def _too_large(path: Path) -> StorageFailed:
+    return StorageFailed(
+        f"{path} is too large to read while its log holds commits",
+        hint="wait until no process uses the run; after a crash give `fedforget train` first",
+    )
 
 
 def _check_header(path: Path, head: bytes, size: int, version: int) -> None:

@@ -25,8 +25,9 @@ _HEADER, _FRAME_HEADER = 32, 24
 _FRAME = _FRAME_HEADER + PAGE
 _VERSION = 3007000
 _MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # the byte order of the checksum's words
+LARGEST_IMAGE = 2**28  # bytes of a database that is combined with its log in memory
 _ROOM = 2**26  # a log may have this many bytes,
-_TIMES = 4  # plus this many times the size of its database
+_TIMES = 4  # plus this many times the size of its database; beyond an image's size that allows no more
 
 Sums = tuple[int, int]
 
@@ -41,6 +42,11 @@ class Log:
 
 def has_content(database: Path) -> bool:
     return bool(Door(database.parent).size(database.name + SUFFIX))
+
+
+def largest_log(size: int) -> int:
+    """Return the most bytes that the log of a database of this size may have."""
+    return _ROOM + _TIMES * min(size, LARGEST_IMAGE)
 
 
 def find_problem(database: Path) -> str | None:
@@ -58,7 +64,7 @@ def find_problem(database: Path) -> str | None:
 def read(descriptor: int, database: Path) -> Log:
     """Return the committed frames of an open log; raise RunDamaged if it was altered."""
     path, size = database.with_name(database.name + SUFFIX), os.fstat(descriptor).st_size
-    most = _ROOM + _TIMES * (Door(database.parent).size(database.name) or 0)
+    most = largest_log(Door(database.parent).size(database.name) or 0)
     if size > most:
         raise _damaged(path, f"it has {size} bytes; at most {most} are expected")
     log = Log()

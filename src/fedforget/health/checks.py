@@ -14,7 +14,7 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.disk.door import Door
-from fedforget.disk.read_only import LARGEST_IMAGE
+from fedforget.disk.wal import LARGEST_IMAGE
 from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
@@ -103,7 +103,7 @@ class Examination:
 
     def _models_by_name(self) -> Iterator[Check]:
         """Check model files by name alone: without the server database their rounds are unknown, not their digests."""
-        models = ModelFiles(self._path / MODELS)
+        models = self._parts.models()
         names = models.door.names(SUFFIX)
         for name in names:
             look = partial(_whole, models, name.removesuffix(SUFFIX))

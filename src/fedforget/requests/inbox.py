@@ -14,13 +14,14 @@ import re
 from pathlib import Path
 
 from fedforget.disk.door import Door
-from fedforget.disk.files import TEMPORARY, digest, storage_errors, sync_directory, write_durably
+from fedforget.disk.files import TEMPORARY, digest, storage_errors, sync_directory, unlink_leftover, write_durably
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed
 from fedforget.requests.lifecycle import Submission
 
 NAME = "inbox"
 _SUFFIX = ".json"
-_NUMBERED = re.compile(r"([0-9]{12,18})-.*", re.ASCII)
+_NUMBERED = re.compile(r"([0-9]{12})-.*", re.ASCII)
+_LAST_NUMBER = 10**12 - 1
 _ATTEMPTS = 20
 _LARGEST, _MOST = 2**24, 10_000  # bytes of all files together; number of files
 _DELETE = "delete this file, then submit the request again"
@@ -41,7 +42,7 @@ class Inbox:
                 with storage_errors(self._directory):
                     self._directory.mkdir(mode=0o700, exist_ok=True)
                     sync_directory(self._directory.parent)
-                name = f"{self._last() + 1:012}-{submission.ids[0]}{_SUFFIX}"
+                name = f"{self._next():012}-{submission.ids[0]}{_SUFFIX}"
                 write_durably(self._directory / name, data, mode=0o600)
             except StorageFailed as error:
                 if attempt + 1 == _ATTEMPTS or not isinstance(error.__cause__, FileNotFoundError):
@@ -81,6 +82,17 @@ class Inbox:
     def _last(self) -> int:
         return max(map(_number, self._names()), default=0)
 
+    def _next(self) -> int:
+        """Return the number of the next submission; raise RunDamaged if a file has the last of all numbers."""
+        last = self._last()
+        if last < _LAST_NUMBER:
+            return last + 1
+        name = next((name for name in self._names() if _number(name) == last), "")
+        raise RunDamaged(
+            f"{self._directory / name} has a number that no submission gets: the order of receipt would be lost",
+            hint=_DELETE,
+        )
+
     def take_away(self, path: Path) -> None:
         with storage_errors(path):
             path.unlink(missing_ok=True)
@@ -92,7 +104,7 @@ class Inbox:
             return
         with storage_errors(self._directory):
             for leftover in self._directory.glob("*" + TEMPORARY):
-                leftover.unlink(missing_ok=True)
+                unlink_leftover(leftover)
         with contextlib.suppress(OSError):  # a submitter is just writing to it
             self._directory.rmdir()
 
@@ -111,6 +123,8 @@ class Inbox:
 
     def read(self, name: str) -> Submission:
         """Read one submission. Raise FileNotFoundError if the writer has accepted and deleted it meanwhile."""
+        if not _number(name):
+            raise RunDamaged(f"{self._directory / name} is not named as a submission is", hint=_DELETE)
         try:
             return Submission.decode(_unsealed(self._door.read(name, _LARGEST)))
         except (ValueError, KeyError, TypeError, InvalidInput) as error:
@@ -118,7 +132,7 @@ class Inbox:
 
 
 def _number(name: str) -> int:
-    """Return the number that a name begins with; 0 if it has none. ``read`` checks the file itself."""
+    """Return the number that a name begins with; 0 for a name that no submission has."""
     found = _NUMBERED.fullmatch(name)
     return int(found[1]) if found else 0
 

@@ -136,8 +136,12 @@ class Parts:
         database = self._sealed_database(SERVER, server_store.SCHEMA)
         if self.file is not None:
             validate_server(database, self.file.plan)
-            self.server = ServerStore(database, ModelFiles(self.path / MODELS), self.file.plan)
+            self.server = ServerStore(database, self.models(), self.file.plan)
         return self._size(SERVER)
+
+    def models(self) -> ModelFiles:
+        """Return the model files, restricted to the plan's tensors if the plan could be read."""
+        return ModelFiles(self.path / MODELS, () if self.file is None else self.file.layouts)
 
     def _open_clients(self) -> str:
         database = self._sealed_database(CLIENTS, client_store.SCHEMA)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -22,51 +21,41 @@ from fedforget.disk.files import (
     storage_errors,
     storage_failure,
     sync_directory,
+    unlink_leftover,
     write_durably,
 )
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.store import hints
-from fedforget.store.tensor_header import require_header
+from fedforget.store.tensor_header import OPTIMIZER, Layout, require_header
 
 SUFFIX = ".safetensors"
-_OPTIMIZER = "server-optimizer/"
 
 
 def encode(state: State) -> bytes:
     """Encode a state: the model's tensors under their own names, the server optimizer's under a prefix."""
     tensors: dict[str, NDArray[np.generic]] = {}
     for name, tensor in state.model.items():
-        if name.startswith(_OPTIMIZER):
-            raise InvalidInput(f"a tensor of the model is called {name!r}", hint=f"rename it: {_OPTIMIZER} is reserved")
+        if name.startswith(OPTIMIZER):
+            raise InvalidInput(f"a tensor of the model is called {name!r}", hint=f"rename it: {OPTIMIZER} is reserved")
         tensors[name] = np.asarray(tensor, order="C")
     for name, tensor in (state.optimizer or {}).items():
-        tensors[_OPTIMIZER + name] = np.asarray(tensor, order="C")
+        tensors[OPTIMIZER + name] = np.asarray(tensor, order="C")
     return save(tensors)
 
 
 def decode(data: bytes) -> State:
     tensors = load(data)
-    optimizer = {name.removeprefix(_OPTIMIZER): t for name, t in tensors.items() if name.startswith(_OPTIMIZER)}
-    model = {name: tensor for name, tensor in tensors.items() if not name.startswith(_OPTIMIZER)}
+    optimizer = {name.removeprefix(OPTIMIZER): t for name, t in tensors.items() if name.startswith(OPTIMIZER)}
+    model = {name: tensor for name, tensor in tensors.items() if not name.startswith(OPTIMIZER)}
     return State(model, optimizer or None)
 
 
-def _bytes_of(kind: str) -> int:
-    """Return the bytes of a tensor described as ``parameter float32 64x10``; 0 for any other text."""
-    _, _, rest = kind.partition(" ")
-    dtype, _, shape = rest.partition(" ")
-    sizes = [] if shape == "scalar" else shape.split("x")
-    try:
-        return np.dtype(dtype).itemsize * math.prod(map(int, sizes))
-    except (TypeError, ValueError):
-        return 0
-
-
 class ModelFiles:
-    """The ``models/`` directory."""
+    """The ``models/`` directory. Reads only files with one of the ``allowed`` layouts; without any, all layouts."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, allowed: tuple[Layout, ...] = ()) -> None:
         self._directory = directory
+        self._allowed = allowed
         self.door = Door(directory.parent, directory.name)
 
     def path(self, name: str) -> Path:
@@ -86,15 +75,11 @@ class ModelFiles:
         except (OSError, RunDamaged):
             return False
 
-    def require_room_for(self, name: str, tensors: Mapping[str, str]) -> None:
-        """Raise RunDamaged if a file is smaller than the tensors that the plan names."""
-        needed = sum(_bytes_of(kind) for kind in tensors.values())
-        found = self.door.size(name + SUFFIX)
-        if found is not None and found < needed:
-            raise RunDamaged(
-                f"{self.path(name)} is torn or altered: it has {found} bytes, and the plan names tensors of {needed}",
-                hint=self._remedy,
-            )
+    def require_layout(self, name: str) -> None:
+        """Raise RunDamaged if the tensors of a file are not those of the plan. Reads its header only."""
+        if self.door.status(name + SUFFIX) is not None:
+            with self._opened(name):
+                pass
 
     def size_of_one(self) -> int:
         """Return the size of some model file in bytes; all of a run are about equal. 0 if there is none."""
@@ -123,11 +108,11 @@ class ModelFiles:
 
     @contextlib.contextmanager
     def _opened(self, name: str) -> Iterator[int]:
-        """Open a model file whose header matches its size."""
+        """Open a model file whose header matches its size and the plan."""
         path = self.path(name)
         try:
             with self.door.opened(name + SUFFIX) as file:
-                require_header(file, path)
+                require_header(file, path, self._allowed)
                 yield file
         except RunDamaged as error:
             raise RunDamaged(f"the model file {error.message}", hint=self._remedy) from error
@@ -157,6 +142,6 @@ class ModelFiles:
             gone = [path for path in self._directory.iterdir() if path.name not in wanted]
             for path in gone:
                 if path.name.endswith((SUFFIX, TEMPORARY)):
-                    path.unlink()
+                    unlink_leftover(path)
             if gone:
                 sync_directory(self._directory)

@@ -16,6 +16,7 @@ from fedforget.disk.files import digest
 from fedforget.disk.parsing import parse_toml
 from fedforget.disk.read_only import too_old
 from fedforget.errors import InvalidInput, NoSuchRun, PlanRefused, RunDamaged, RunTooNew, RunTooOld
+from fedforget.store.tensor_header import Layout, state_layouts
 
 NAME = "plan.toml"
 FORMAT = 2
@@ -68,6 +69,11 @@ class PlanFile:
         return OWN not in (self.model.get("name"), self.dataset.get("name"))
 
     @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """The layouts that a stored state may have; ValueError if a tensor is not described as in a plan."""
+        return state_layouts(self.tensors, moments=self.plan.server.name != "average")
+
+    @property
     def digest(self) -> str:
         return digest(self.encode())
 
@@ -92,7 +98,9 @@ class PlanFile:
         )
         model, dataset, tensors = (_settings(text[section]) for section in ("model", "dataset", "tensors"))
         commitment = bytes.fromhex(text["commitment"]["server"])
-        return cls(plan, model, dataset, commitment, {name: str(kind) for name, kind in tensors.items()})
+        file = cls(plan, model, dataset, commitment, {name: str(kind) for name, kind in tensors.items()})
+        _ = file.layouts  # raises
+        return file
 
     @classmethod
     def read(cls, run: Path) -> PlanFile:

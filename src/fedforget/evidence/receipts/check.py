@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedforget.disk.door import read_named
 from fedforget.disk.files import path_of
 from fedforget.errors import InvalidInput, ReceiptRefused, shown
 from fedforget.evidence.receipts import strict_json
@@ -98,7 +99,7 @@ def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
     """Read a receipt and verify its signature with a public key file. Pass the result to ``Run.check_receipt``."""
     path, public_key = path_of(file, "a receipt"), read_public_key(path_of(key, "a public key"))
     try:
-        envelope = strict_json.parse(strict_json.read_at_most(path, strict_json.LONGEST))
+        envelope = strict_json.parse(read_named(path, strict_json.LONGEST))
     except OSError as error:
         raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError) as error:
