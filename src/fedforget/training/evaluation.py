@@ -58,13 +58,17 @@ class TestSet:
             with torch.no_grad():
                 for start in range(0, len(self._y), _PIECE):
                     x, y = self._x[start : start + _PIECE], self._y[start : start + _PIECE]
-                    chosen = self._module(x).argmax(dim=-1)
-                    if chosen.shape != y.shape:  # comparing would broadcast
-                        raise ValueError(f"it chooses classes of shape {tuple(chosen.shape)} for {tuple(y.shape)}")
-                    pieces.append(chosen == y)
+                    pieces.append(_matches(self._module(x).argmax(dim=-1), y))
         except Exception as error:
             raise InvalidInput(
                 f"the model cannot be measured on the test set: {type(error).__name__}: {error}",
                 hint="give a test set (x, y) that the model can classify, or none",
             ) from error
         return torch.cat(pieces) if pieces else torch.zeros(0, dtype=torch.bool)
+
+
+def _matches(chosen: Tensor, wanted: Tensor) -> Tensor:
+    """Compare classes one by one. Never broadcasts."""
+    if chosen.shape != wanted.shape:
+        raise ValueError(f"it chooses classes of shape {tuple(chosen.shape)} for labels of shape {tuple(wanted.shape)}")
+    return chosen == wanted
