@@ -24,7 +24,7 @@ import fedforget
 from fedforget import errors
 from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import datasets, learning, looking, planning, proving, receipts, requests
+from fedforget.cli import datasets, learning, planning, proving, reading, receipts, requests
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import client_store, plan_file, record, server_store
 from fedforget.store.plan_file import PlanFile
@@ -33,7 +33,7 @@ from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = (datasets, learning, looking, planning, proving, receipts, requests)  # importing them fills the program
+COMMANDS = (datasets, learning, planning, proving, reading, receipts, requests)  # importing them fills the program
 
 
 def text_of(name: str) -> str:

@@ -84,8 +84,8 @@ def test_the_runs_of_the_demonstration_are_not_readable_to_others(
 ) -> None:
     from dataclasses import replace  # noqa: PLC0415
 
-    from fedforget.demo import story  # noqa: PLC0415
+    from fedforget.demo import comparison  # noqa: PLC0415
 
-    monkeypatch.setattr(story, "PLAN", replace(story.PLAN, rounds=8))
+    monkeypatch.setattr(comparison, "PLAN", replace(comparison.PLAN, rounds=8))
     good("demo", "--out", tmp_path / "demo", "--federation", "inline")
     assert readable(tmp_path / "demo") == []

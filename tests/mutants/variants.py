@@ -410,7 +410,7 @@ def request_of_emptied_client_stays_pending(patch: Patch) -> None:
 
     def with_covered(self: Any, decision: Any) -> Any:
         asked = {r for r in self.requests.values() if r is not None}
-        hidden = {i for i, r in self.processor.book.waiting().items() if r.sample is None and r not in asked}
+        hidden = {i for i, r in self.processor.book.pending().items() if r.sample is None and r not in asked}
         with pytest.MonkeyPatch.context() as inner:
             waiting = type(self.processor.book).waiting
             inner.setattr(

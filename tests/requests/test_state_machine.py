@@ -287,8 +287,8 @@ class RequestMachine(RuleBasedStateMachine):
         if hasattr(self, "path"):
             with run_directory.reading(self.path) as run:
                 assert record_audit.find_problem(run.record, run.server.seed_origin) is None
-                assert set(run.record.book.waiting()) == set(self.pending)
-                assert not run.record.batches.pending()
+                assert set(run.record.book.pending()) == set(self.pending)
+                assert not run.record.batches.unfinished()
 
 
 def sweep(examples: int, steps: int) -> None:

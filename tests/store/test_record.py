@@ -79,7 +79,7 @@ def test_request_moves_through_its_stages_only_forwards(record: Record) -> None:
     record.batches.purged(intent)
     assert seen == STAGES[1:5]
     assert {receipt.state for receipt in record.book.receipts()} == {Stage.PURGED}
-    assert record.batches.pending() == []
+    assert record.batches.unfinished() == []
     for identifier in intent.ids:
         told = [event["kind"] for event in record.events() if event.get("request") == identifier]
         assert told == [*STAGES[:2], "begun", *STAGES[2:]], (
@@ -91,9 +91,9 @@ def test_intent_survives_a_crash_at_any_stage(record: Record, tmp_path: Path) ->
     intent = accept(record, Request("anna"), Request("ben", 3), reseed="00" * 32)
     record.database.close()
     again = Record(Database(tmp_path / "record.db", record_module.SCHEMA, writable=True))
-    assert again.batches.pending() == [intent]
+    assert again.batches.unfinished() == [intent]
     again.batches.removed(intent, 1)
-    assert again.batches.pending() == [intent]
+    assert again.batches.unfinished() == [intent]
     assert again.batches.stage(intent) == Stage.REMOVED
     again.database.close()
 
@@ -228,7 +228,7 @@ def test_unreadable_intent_raises_run_damaged(record: Record) -> None:
     accept(record, Request("anna"))
     record.database.run("UPDATE intents SET body = '{'")
     with pytest.raises(FedForgetError):
-        record.batches.pending()
+        record.batches.unfinished()
 
 
 def test_draw_informed_request_taints_and_reseed_clears(record: Record) -> None:

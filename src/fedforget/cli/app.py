@@ -107,7 +107,7 @@ def main(arguments: list[str] | None = None) -> None:
 @functools.cache
 def commands() -> click.Command:
     """Import every module that defines commands, and return the program."""
-    for module in ("planning", "learning", "datasets", "requests", "looking", "proving", "receipts", "reproduce"):
+    for module in ("planning", "learning", "datasets", "requests", "reading", "proving", "receipts", "reproduce"):
         importlib.import_module(f"fedforget.cli.{module}")
     return typer.main.get_command(app)
 

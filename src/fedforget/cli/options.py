@@ -177,8 +177,8 @@ class PlanOptions:
             "local_steps": _needed(self.local_steps, "--local-steps"),
             "rounds": _needed(self.rounds, "--rounds"),
         }
-        local = said(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, prox=self.prox)
-        server = said(name=self.server_optimizer, lr=self.server_lr)
+        local = given_only(lr=self.lr, momentum=self.momentum, weight_decay=self.weight_decay, prox=self.prox)
+        server = given_only(name=self.server_optimizer, lr=self.server_lr)
         others: dict[str, Any] = {
             "local": LocalOptimizer(**local), "server": ServerOptimizer(**server), "keep": parse_keep(self.keep),
         }  # fmt: skip
@@ -214,7 +214,7 @@ def _needed(value: int | None, option: str) -> int:
     return value
 
 
-def said(**values: Any) -> dict[str, Any]:
+def given_only(**values: Any) -> dict[str, Any]:
     """Return the values that are given."""
     return {name: value for name, value in values.items() if value is not None}
 

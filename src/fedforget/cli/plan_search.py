@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedforget.cli.options import PlanOptions, said
+from fedforget.cli.options import PlanOptions, given_only
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.planner.search import Choice, Limits, Needs
 
@@ -21,14 +21,14 @@ def with_find(text: str, **settings: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Sought:
+class SearchOptions:
     """What training needs, and what forgetting may cost at most."""
 
     find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False
     min_samples_per_step: Annotated[Whole, with_find("least K*b that training needs")] = None
     min_clients_per_round: Annotated[Whole, with_find("least K", show_default="1")] = None
     min_batch_size: Annotated[Whole, with_find("least b", show_default="1")] = None
-    max_local_steps: Annotated[Whole, with_find("most E that training bears")] = None
+    max_local_steps: Annotated[Whole, with_find("most E that training tolerates")] = None
     max_rounds: Annotated[Whole, with_find("most R, for the sake of traffic")] = None
     max_rho_s: Annotated[Real, with_find("most rho_s, of the smallest client")] = None
     max_rho_c: Annotated[Real, with_find("most rho_c")] = None
@@ -36,13 +36,13 @@ class Sought:
     max_client_probability: Annotated[Real, with_find("most P(recompute) for a client")] = None
 
     def require_find(self) -> None:
-        if not self.find and replace(self, find=True) != Sought(find=True):
+        if not self.find and replace(self, find=True) != SearchOptions(find=True):
             raise InvalidInput("limits are for finding a plan", hint="add --find, or leave out --min-... and --max-...")
 
     @property
     def limits(self) -> Limits:
         return Limits(
-            **said(
+            **given_only(
                 rho_s=self.max_rho_s, rho_c=self.max_rho_c, sample_probability=self.max_sample_probability,
                 client_probability=self.max_client_probability,
             )
@@ -69,13 +69,13 @@ class Sought:
             raise PlanRefused("--find must know how long training is", hint="give --steps")
         if self.max_local_steps is None and options.local_steps is None:
             raise PlanRefused(
-                "--find must know how many local steps training bears, or one long round would be the answer",
+                "--find must know how many local steps training tolerates, or one long round would be the answer",
                 hint="give --max-local-steps, or fix --local-steps",
             )
         most = min(value for value in (self.max_local_steps, options.local_steps) if value is not None)
         return Needs(
             steps,
-            **said(
+            **given_only(
                 samples_per_step=self.min_samples_per_step, clients_per_round=self.min_clients_per_round,
                 batch_size=self.min_batch_size, least_local_steps=options.local_steps, most_local_steps=most,
                 most_rounds=self.max_rounds,

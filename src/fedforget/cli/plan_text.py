@@ -116,10 +116,10 @@ def _storage_text(facts: Facts) -> str:
          size(way["forgetting"]["sample"]["bytes"]), size(way["forgetting"]["client"]["bytes"]))
         for way in storage["ways"]
     ]  # fmt: skip
-    told = f"a kept state takes {size(storage['state_bytes'])}; a client stores {size(storage['client_bytes'])}"
+    sizes = f"a kept state takes {size(storage['state_bytes'])}; a client stores {size(storage['client_bytes'])}"
     if storage["largest_client_bytes"] != storage["client_bytes"]:
-        told += f" on average, {size(storage['largest_client_bytes'])} at most"
-    return _section("storage, and what keeping fewer models costs (* is this plan's)", table(header, rows), told)
+        sizes += f" on average, {size(storage['largest_client_bytes'])} at most"
+    return _section("storage, and what keeping fewer models costs (* is this plan's)", table(header, rows), sizes)
 
 
 def _traffic_text(facts: Facts) -> str:
@@ -155,7 +155,7 @@ def _batching_text(batching: Facts) -> str:
     ]  # fmt: skip
     rate, share = batching["requests_per_day"], batching["sample_share"]
     title = f"batching, at {rate:g} a day: {_percent(share)} of the requests for a sample, the others for a client"
-    return _section(title, table(header, rows), "of windows, cost is an upper bound and saving a lower one")
+    return _section(title, table(header, rows), "for windows, cost is an upper bound and saving a lower one")
 
 
 def _days(days: float) -> str:

@@ -15,7 +15,7 @@ from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import DataDir, PlanOptions
 from fedforget.cli.output import Output
-from fedforget.cli.plan_search import Sought, Whole, found, with_steps
+from fedforget.cli.plan_search import SearchOptions, Whole, found, with_steps
 from fedforget.cli.plan_text import text_of
 from fedforget.data.registry import DIGITS
 from fedforget.errors import InvalidInput, PlanRefused
@@ -30,7 +30,7 @@ _MOST_CLIENTS = 10**7  # the planner lists the size of each
 
 
 @dataclass(frozen=True, slots=True)
-class Situation:
+class Expectation:
     """Who takes part, and which requests are expected."""
 
     samples: Annotated[Whole, typer.Option(help="Samples per client (N), instead of a dataset.")] = None
@@ -49,7 +49,7 @@ class Situation:
         list[float] | None,
         typer.Option(help="Days to collect requests for; may be repeated.", show_default="1, 7, 30"),
     ] = None
-    several: Annotated[int, typer.Option(help="How many requests to meet at once, and one after the other.")] = 10
+    several: Annotated[int, typer.Option(help="How many requests to carry out at once, and one after the other.")] = 10
 
     def __post_init__(self) -> None:
         for name in ("workers", "model_bytes", "several"):
@@ -81,8 +81,8 @@ class Situation:
 def plan(
     *,
     options: PlanOptions,
-    situation: Situation,
-    sought: Sought,
+    expected: Expectation,
+    search: SearchOptions,
     data_dir: DataDir = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the costs over both rhos into a .png, .svg or .pdf.")] = None,
     output: Output,
@@ -106,17 +106,17 @@ def plan(
           --min-clients-per-round 4 --max-rho-c 0.5
     """
     options = options.with_file().with_preset()
-    sought.require_find()
-    needs = sought.needs(options, situation.steps) if sought.find else None
+    search.require_find()
+    needs = search.needs(options, expected.steps) if search.find else None
     if needs is None:
-        options = with_steps(options, situation.steps)
+        options = with_steps(options, expected.steps)
         _require_a_plan(options)
-    sizes = _sizes(options, situation.samples, data_dir)
-    here = situation.circumstances(sizes, _model_bytes(options, situation))
-    choices = [] if needs is None else cheapest_plans(here.sizes, needs, sought.limits, situation.sample_share)
+    sizes = _sizes(options, expected.samples, data_dir)
+    here = expected.circumstances(sizes, _model_bytes(options, expected))
+    choices = [] if needs is None else cheapest_plans(here.sizes, needs, search.limits, expected.sample_share)
     if choices:
         options = found(choices, options)
-    binding = sought.binding(choices[0]) if choices else []
+    binding = search.binding(choices[0]) if choices else []
     _show(options.plan_for(sizes), here, choices, binding, plot, output)
 
 
@@ -152,9 +152,9 @@ def _require_a_plan(options: PlanOptions) -> None:
         )
 
 
-def _model_bytes(options: PlanOptions, situation: Situation) -> int:
+def _model_bytes(options: PlanOptions, expected: Expectation) -> int:
     """Return the size of the dataset's model."""
-    if options.data in (None, DIGITS) or situation.model_bytes is not None:
+    if options.data in (None, DIGITS) or expected.model_bytes is not None:
         return DIGITS_MLP_BYTES
     from fedforget.builtin import model_bytes_of  # noqa: PLC0415 (torch)
 

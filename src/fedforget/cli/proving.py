@@ -18,7 +18,7 @@ from fedforget.plots.picture import check_format
 from fedforget.store import hints, run_directory
 
 if TYPE_CHECKING:
-    from fedforget.demo.story import Story
+    from fedforget.demo.comparison import Comparison
     from fedforget.evidence.worlds import Proved
     from fedforget.store.run_directory import OpenRun
 
@@ -131,51 +131,52 @@ def demo(
     output: Output,
 ) -> None:
     """Train on digits, forget four times, train again without all of it, and compare the two digests."""
-    from fedforget.demo.story import run_demo  # noqa: PLC0415 (torch)
+    from fedforget.demo.comparison import run_demo  # noqa: PLC0415 (torch)
 
     if plot is not None:
         check_format(plot)
-    story = run_demo(out, seed, how.workforce(), say=output.announce, progress=output.progress)
+    result = run_demo(out, seed, how.workforce(), say=output.announce, progress=output.progress)
     if plot is not None:
-        from fedforget.demo.plot import draw_story  # noqa: PLC0415 (matplotlib)
+        from fedforget.demo.plot import draw_comparison  # noqa: PLC0415 (matplotlib)
 
-        draw_story(plot, story)
-    output.emit({**story.as_dict(), "plot": None if plot is None else str(plot)}, lambda: _story_text(story))
+        draw_comparison(plot, result)
+    output.emit({**result.as_dict(), "plot": None if plot is None else str(plot)}, lambda: _comparison_text(result))
     if plot is not None:
         output.say(f"drawn in {plot}")
-    if not story.equal:
+    if not result.equal:
         raise VerificationFailed("the two digests differ", hint="report this: exactness is broken")
 
 
-def _story_text(story: Story) -> str:
+def _comparison_text(result: Comparison) -> str:
     header = (
-        "forgotten", "first use", "recomputed", f"of {story.steps}", "a-priori probability", "accuracy before", "after",
+        "forgotten", "first use", "recomputed", f"of {result.steps}", "a-priori probability",
+        "accuracy before", "after",
     )  # fmt: skip
     rows = [
         (
             c.what,
             "never" if c.first_changed_step is None else f"step {c.first_changed_step}",
             f"{c.recomputed_steps} steps",
-            f"{c.recomputed_steps / story.steps:.0%}",
+            f"{c.recomputed_steps / result.steps:.0%}",
             f"{c.probability:.1%}",
             f"{c.accuracy_before:.3f}",
             f"{c.accuracy_after:.3f}",
         )
-        for c in story.chapters
+        for c in result.chapters
     ]
-    every_time = len(story.chapters) * story.steps
+    every_time = len(result.chapters) * result.steps
     return "\n".join(
         [
             "",
             table(header, rows),
             "",
-            f"after forgetting          model {story.unlearned_digest}",
-            f"trained without the data  model {story.retrained_digest}",
-            f"after forgetting          state {story.unlearned_state}",
-            f"trained without the data  state {story.retrained_state}",
-            "EQUAL, byte for byte" if story.equal else "DIFFERENT",
+            f"after forgetting          model {result.unlearned_digest}",
+            f"trained without the data  model {result.retrained_digest}",
+            f"after forgetting          state {result.unlearned_state}",
+            f"trained without the data  state {result.retrained_state}",
+            "EQUAL, byte for byte" if result.equal else "DIFFERENT",
             "",
-            f"recomputed {story.recomputed_steps} steps in all, where retraining every time takes {every_time}",
+            f"recomputed {result.recomputed_steps} steps in all, where retraining every time takes {every_time}",
             "these requests were chosen by looking at the draws: their receipts are marked model-informed and claim",
             "equality path by path only; the a-priori probabilities hold for requests that do not depend on the draws",
         ]

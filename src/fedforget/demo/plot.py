@@ -6,7 +6,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedforget.demo.story import Chapter, Story
+from fedforget.demo.comparison import Comparison, Erasure
 from fedforget.plots.picture import BLUE, FAINT, GREY, RED, save_picture
 
 if TYPE_CHECKING:
@@ -15,54 +15,54 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 
-def draw_story(path: Path, story: Story) -> None:
-    save_picture(path, lambda: _figure(story))
+def draw_comparison(path: Path, result: Comparison) -> None:
+    save_picture(path, lambda: _figure(result))
 
 
-def _figure(story: Story) -> Figure:
+def _figure(result: Comparison) -> Figure:
     from matplotlib.figure import Figure  # noqa: PLC0415 (only when a picture is drawn)
 
     figure = Figure(figsize=(11, 6.6), layout="constrained")
     axes, bars = figure.subplots(2, 1, height_ratios=(4, 1))
-    _accuracy(axes, story)
-    _comparison(bars, story)
+    _accuracy(axes, result)
+    _comparison(bars, result)
     figure.legend(
-        handles=[_key(number, chapter) for number, chapter in enumerate(story.chapters, start=1)],
+        handles=[_key(number, chapter) for number, chapter in enumerate(result.chapters, start=1)],
         loc="outside lower center", ncols=2, frameon=False, fontsize=9.5, handlelength=1.2,
     )  # fmt: skip
     return figure
 
 
-def _accuracy(axes: Axes, story: Story) -> None:
+def _accuracy(axes: Axes, result: Comparison) -> None:
     """Draw training, each request with its rewind, and one retraining that ends in the same bytes."""
-    starts = list(accumulate((chapter.recomputed_steps for chapter in story.chapters), initial=story.steps))
-    axes.plot(*_xy(story.learned, 0), color=BLUE, linewidth=2)
-    for number, (chapter, start) in enumerate(zip(story.chapters, starts, strict=False), start=1):
-        _chapter(axes, number, chapter, start, story.steps)
+    starts = list(accumulate((chapter.recomputed_steps for chapter in result.chapters), initial=result.steps))
+    axes.plot(*_xy(result.learned, 0), color=BLUE, linewidth=2)
+    for number, (chapter, start) in enumerate(zip(result.chapters, starts, strict=False), start=1):
+        _chapter(axes, number, chapter, start, result.steps)
     end = starts[-1]
-    axes.axvspan(end, end + story.steps, color=FAINT, alpha=0.6, linewidth=0)
-    axes.plot(*_xy(story.retrained, end), color=GREY, linewidth=2)
-    finals = [(end, _final(story)), (end + story.steps, story.retrained[-1][1])]
+    axes.axvspan(end, end + result.steps, color=FAINT, alpha=0.6, linewidth=0)
+    axes.plot(*_xy(result.retrained, end), color=GREY, linewidth=2)
+    finals = [(end, _final(result)), (end + result.steps, result.retrained[-1][1])]
     axes.plot(*zip(*finals, strict=True), "o", color=RED, markersize=8, zorder=5)
     axes.annotate(
-        "the same bytes" if story.equal else "DIFFERENT BYTES",
+        "the same bytes" if result.equal else "DIFFERENT BYTES",
         xy=finals[1], xytext=(-12, -46), textcoords="offset points", ha="right", color=RED,
         arrowprops={"arrowstyle": "-", "color": RED},
     )  # fmt: skip
-    _label(axes, story.steps / 2, f"training: {story.steps} steps")
-    _label(axes, (story.steps + end) / 2, f"forgetting four times: {story.recomputed_steps} steps")
-    _label(axes, end + story.steps / 2, f"one retraining, to compare: {story.steps} steps")
-    axes.set(xlabel="steps computed", ylabel="test accuracy", xlim=(0, end + story.steps + 4), ylim=(0, 1.16))
+    _label(axes, result.steps / 2, f"training: {result.steps} steps")
+    _label(axes, (result.steps + end) / 2, f"forgetting four times: {result.recomputed_steps} steps")
+    _label(axes, end + result.steps / 2, f"one retraining, to compare: {result.steps} steps")
+    axes.set(xlabel="steps computed", ylabel="test accuracy", xlim=(0, end + result.steps + 4), ylim=(0, 1.16))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.grid(axis="y", color=FAINT)
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _comparison(axes: Axes, story: Story) -> None:
+def _comparison(axes: Axes, result: Comparison) -> None:
     """Draw the steps that the requests took, and those of retraining after each request."""
     rows = (
-        ("forgetting", BLUE, [chapter.recomputed_steps for chapter in story.chapters]),
-        ("retraining after\neach request", GREY, [story.steps] * len(story.chapters)),
+        ("forgetting", BLUE, [chapter.recomputed_steps for chapter in result.chapters]),
+        ("retraining after\neach request", GREY, [result.steps] * len(result.chapters)),
     )
     for row, (_, colour, costs) in enumerate(rows):
         for number, (cost, start) in enumerate(zip(costs, accumulate(costs, initial=0), strict=False), start=1):
@@ -80,11 +80,11 @@ def _xy(curve: list[tuple[int, float]], shift: int) -> tuple[list[int], list[flo
     return [step + shift for step, _ in curve], [accuracy for _, accuracy in curve]
 
 
-def _final(story: Story) -> float:
-    return story.chapters[-1].accuracy_after
+def _final(result: Comparison) -> float:
+    return result.chapters[-1].accuracy_after
 
 
-def _chapter(axes: Axes, number: int, chapter: Chapter, start: int, steps: int) -> None:
+def _chapter(axes: Axes, number: int, chapter: Erasure, start: int, steps: int) -> None:
     """Mark the request; if steps were recomputed, draw the rewind and the new curve."""
     here = (start, chapter.accuracy_before)
     if chapter.recomputed_steps:
@@ -104,7 +104,7 @@ def _label(axes: Axes, x: float, text: str) -> None:
     axes.text(x, 1.12, text, ha="center", va="center", fontsize=10)
 
 
-def _key(number: int, chapter: Chapter) -> Line2D:
+def _key(number: int, chapter: Erasure) -> Line2D:
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     cost = f"{chapter.recomputed_steps} steps again" if chapter.recomputed_steps else "free"

@@ -159,12 +159,12 @@ class _Life:
             case Crash():
                 self._crash = event
             case Cancel(request):
-                waiting = {each: identifier for identifier, each in self._book.waiting().items()}
+                waiting = {each: identifier for identifier, each in self._book.pending().items()}
                 self._book.cancel(waiting[request])
             case Forget(requests):
                 self._carry_out(lambda: processor.submit(_submission(requests)))
             case RunPending():
-                self._carry_out(lambda: processor.forget(self._book.waiting()))
+                self._carry_out(lambda: processor.forget(self._book.pending()))
             case Add():
                 self._carry_out(lambda: processor.add(_newcomers(event), {"basis": Basis.EXOGENOUS}))
 

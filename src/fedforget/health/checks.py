@@ -56,7 +56,7 @@ class Examination:
         found: dict[str, Check] = {}
         for fact in self._parts.facts(seeds_when_sealed=True):
             if fact.name not in found or found[fact.name].ok:
-                found[fact.name] = _examined(fact.name, fact.look, _REMEDIES[fact.name])
+                found[fact.name] = _examined(fact.name, fact.check, _REMEDIES[fact.name])
         yield from found.values()
         whole = all(check.ok for name, check in found.items() if name in _FILES)
         trail = self._parts.record
@@ -235,7 +235,7 @@ def _chain(trail: Record) -> str:
 
 
 def _unfinished(trail: Record) -> str:
-    if trail.batches.pending():
+    if trail.batches.unfinished():
         raise UnfinishedRequest("one was interrupted")
     return "none pending"
 

@@ -70,7 +70,7 @@ class Batches:
                 },
             )
 
-    def pending(self) -> list[Intent]:
+    def unfinished(self) -> list[Intent]:
         """Return the intents of batches that were begun and are not yet purged."""
         intents = []
         for batch_id, body in self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id"):

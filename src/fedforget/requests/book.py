@@ -55,7 +55,7 @@ class RequestBook:
 
     def was_erased_by(self, identifier: str, target: Request) -> bool:
         """Return whether the request is or was for exactly this target."""
-        if self.waiting().get(identifier) == target:
+        if self.pending().get(identifier) == target:
             return True
         rows = self.database.rows(
             "SELECT level FROM erased JOIN requests ON request = id WHERE pseudonym = ? AND id = ?",
@@ -123,7 +123,7 @@ class RequestBook:
         """Return the number of rounds done when a request was completed."""
         return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
 
-    def waiting(self) -> dict[str, Request]:
+    def pending(self) -> dict[str, Request]:
         """Return the pending requests: accepted, and in no batch yet."""
         rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
         return {identifier: Request(client, sample) for identifier, client, sample in rows}
@@ -185,7 +185,7 @@ class RequestBook:
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
-        waiting = self.waiting()
+        waiting = self.pending()
         rows = {
             identifier: self.database.rows("SELECT basis, deadline FROM requests WHERE id = ?", (identifier,))[0]
             for identifier in ids

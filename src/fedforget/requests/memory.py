@@ -49,7 +49,7 @@ class BookInMemory:
 
     def flush(self) -> None: ...
 
-    def waiting(self) -> dict[str, Request]:
+    def pending(self) -> dict[str, Request]:
         return dict(self._waiting)
 
     def basis_of(self, identifier: str) -> str:
@@ -101,7 +101,7 @@ class BatchesInMemory:
     on_stage: Callable[[Stage], None] = lambda _: None  # called when a batch has come to a stage
     _stages: dict[Intent, Stage] = field(default_factory=dict)
 
-    def pending(self) -> list[Intent]:
+    def unfinished(self) -> list[Intent]:
         return list(self._stages)
 
     def stage(self, intent: Intent) -> Stage:

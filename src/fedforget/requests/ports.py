@@ -25,7 +25,7 @@ class Book(Protocol):
     def transaction(self) -> AbstractContextManager[None]:
         """Make all changes inside durable together, or none."""
 
-    def waiting(self) -> Mapping[str, Request]:
+    def pending(self) -> Mapping[str, Request]:
         """Return the pending requests by id: accepted, and in no batch yet."""
 
     def basis_of(self, identifier: str) -> str: ...
@@ -63,7 +63,7 @@ class Book(Protocol):
 class Batches(Protocol):
     """Batches of requests, from their intent until they are purged."""
 
-    def pending(self) -> list[Intent]: ...
+    def unfinished(self) -> list[Intent]: ...
 
     def stage(self, intent: Intent) -> Stage: ...
 

@@ -52,13 +52,13 @@ class Processor:
         ids = self.book.ids_of_key(submission)
         if ids is not None:
             self.intake.ask_again(submission, ids)
-            self.forget(self._waiting(ids))
+            self.forget(self._pending(ids))
             return ids
         self.apply_begun()
         known = self.intake.known(submission.requests)
         self.book.ask_again(submission, known.values())
         fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
-        wanted = {**self._waiting(known.values()), **fresh}
+        wanted = {**self._pending(known.values()), **fresh}
         new_seeds = submission.new_seed and bool(wanted or not self._new_seeds_are_pending())
         if wanted or new_seeds:
             self.forget(wanted, submission, known, new_seeds=new_seeds)
@@ -127,7 +127,7 @@ class Processor:
                 self.learn(goal, stop_on_arrival=True)
             else:
                 break
-        self._complete(self.batches.pending())
+        self._complete(self.batches.unfinished())
 
     def learn(self, goal: int, *, stop_on_arrival: bool = False) -> None:
         """Learn up to a round."""
@@ -140,7 +140,7 @@ class Processor:
     def _let_arrivals_join(self) -> None:
         """Forget what was handed in meanwhile together with the batches that are under way."""
         accepted = self.intake.accept_inbox()
-        arrived = self._waiting(identifier for _, ids in accepted for identifier in ids)
+        arrived = self._pending(identifier for _, ids in accepted for identifier in ids)
         self.forget(arrived, arrived=[place for place, _ in accepted])
 
     def _complete(self, intents: Sequence[Intent]) -> None:
@@ -177,20 +177,20 @@ class Processor:
 
     # What is pending
 
-    def _waiting(self, ids: Iterable[str]) -> dict[str, Request]:
-        """Those of the requests that wait."""
-        waiting = self.book.waiting()
-        return {identifier: waiting[identifier] for identifier in ids if identifier in waiting}
+    def _pending(self, ids: Iterable[str]) -> dict[str, Request]:
+        """Return those of the requests that are pending."""
+        pending = self.book.pending()
+        return {identifier: pending[identifier] for identifier in ids if identifier in pending}
 
     def _at_stage(self, *stages: Stage) -> list[Intent]:
-        return [intent for intent in self.batches.pending() if self.batches.stage(intent) in stages]
+        return [intent for intent in self.batches.unfinished() if self.batches.stage(intent) in stages]
 
     def _new_seeds_are_pending(self) -> bool:
-        return any(intent.decision.new_seeds is not None for intent in self.batches.pending())
+        return any(intent.decision.new_seeds is not None for intent in self.batches.unfinished())
 
     def goal(self) -> int:
         """The round to learn to if a batch begins now: at least that of every unfinished batch."""
-        return max([self.server.memory.rounds_done, *(each.decision.goal for each in self.batches.pending())])
+        return max([self.server.memory.rounds_done, *(each.decision.goal for each in self.batches.unfinished())])
 
     def _until_arrival(self, on_round: Callable[[int, State], object]) -> Callable[[int, State], bool]:
         """Stop learning after a round if requests were handed in during it: they join."""
@@ -247,7 +247,7 @@ class _BatchJournal:
         targets, leaving = set(decision.requests), set(decision.leaving)
         covered = {
             identifier: request
-            for identifier, request in self.processor.book.waiting().items()
+            for identifier, request in self.processor.book.pending().items()
             if identifier not in self.requests and (request in targets or request.client in leaving)
         }
         if not covered:

@@ -74,7 +74,7 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
     accept_inbox(run)
     book = run.record.book
     receipt = book.receipt(identifier)
-    request = book.waiting().get(receipt.id)
+    request = book.pending().get(receipt.id)
     book.cancel(receipt.id, basis)
     receipt = book.receipt(receipt.id)
     return receipt if request is None else attach_targets([receipt], [request])[0]
@@ -82,7 +82,7 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
 
 def forget_record(run: OpenRun) -> None:
     """Destroy the key of the record. Afterwards its pseudonyms and digests cannot be linked to ids."""
-    if run.record.batches.pending():
+    if run.record.batches.unfinished():
         raise unfinished_error(run)
     accept_inbox(run)
     run.record.forget_itself()
@@ -97,7 +97,7 @@ def unfinished_error(run: OpenRun) -> UnfinishedRequest:
 def _half_applied(run: OpenRun) -> bool:
     """Whether data of a batch are still to be removed: the run doesn't hold what its record says."""
     batches = run.record.batches
-    return any(batches.stage(intent) == Stage.ACCEPTED for intent in batches.pending())
+    return any(batches.stage(intent) == Stage.ACCEPTED for intent in batches.unfinished())
 
 
 def accept_inbox(run: OpenRun) -> None:

@@ -55,7 +55,7 @@ def require_learner(
         raise _environment_differs(run, staying[0], now)
 
     found = _repeat_steps(engine, run, server, rounds, requests, elsewhere, all_clients=bool(renamed))
-    pending = run.record.batches.pending()
+    pending = run.record.batches.unfinished()
     if found is None and other is OtherEnvironment.REFUSE and pledged_elsewhere(pending):
         raise EnvironmentDiffers(
             f"nothing was changed: a request on {run.path} was begun in another environment, so this learner cannot be "
@@ -104,7 +104,7 @@ def _repeat_steps(
         return True
 
     found = repeat_witness(server, rounds, requests, all_clients=all_clients, comparable=computed_here, intact=intact)
-    return found or repeat_pledge(engine, run, run.record.batches.pending())
+    return found or repeat_pledge(engine, run, run.record.batches.unfinished())
 
 
 def _learner_differs(what: str) -> LearnerDiffers:
@@ -114,12 +114,12 @@ def _learner_differs(what: str) -> LearnerDiffers:
 
 
 def _environment_differs(run: OpenRun, then: TrainedRounds, now: dict[str, str]) -> EnvironmentDiffers:
-    done = max([run.server.rounds_done, *(intent.decision.goal for intent in run.record.batches.pending())])
+    done = max([run.server.rounds_done, *(intent.decision.goal for intent in run.record.batches.unfinished())])
     steps = run.server.steps_of(done)
     changes = "; ".join(numeric_differences(then.environment, now))
     return EnvironmentDiffers(
         f"nothing was changed: {run.path} has {then} from another environment ({changes}), "
-        "and going on here gives bytes of neither",
+        "and continuing here would mix environments",
         hint=f"work where they were trained; or give --recompute-all (recompute_all=True) to compute all {done} rounds "
         f"({steps} steps) here, exact again; or --accept-mixed (accept_mixed=True), and the full receipt says so",
     )

@@ -68,20 +68,20 @@ class Session:
     def run_pending(self, *, everything: bool = False) -> list[Receipt]:
         """Carry out all pending requests with a single rewind. Under the policy ``batch`` only once they are due."""
         record = self.run.record
-        book, waiting = record.book, record.book.waiting()
-        met: dict[str, Request | None] = {  # including interrupted ones
+        book, pending = record.book, record.book.pending()
+        carried_out: dict[str, Request | None] = {  # including interrupted ones
             identifier: request
-            for intent in record.batches.pending()
+            for intent in record.batches.unfinished()
             for identifier, request in zip_longest(intent.ids, intent.decision.requests)  # no targets while purging
         }
-        if everything or record.policy.is_due(book.receipts_of(list(waiting))):
-            self.processor.forget(waiting)
-            met |= waiting
+        if everything or record.policy.is_due(book.receipts_of(list(pending))):
+            self.processor.forget(pending)
+            carried_out |= pending
         self.processor.finish()
-        log.info("carried out %d requests on %s", len(met), self.run.path)
+        log.info("carried out %d requests on %s", len(carried_out), self.run.path)
         return [
             receipt if request is None else attach_targets([receipt], [request])[0]
-            for receipt, request in zip(book.receipts_of(list(met)), met.values(), strict=True)
+            for receipt, request in zip(book.receipts_of(list(carried_out)), carried_out.values(), strict=True)
         ]
 
     def add(self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str) -> Status:

@@ -1,4 +1,4 @@
-"""What can be told about a run, and taken out of it, without its module and its data."""
+"""Status and export of a run. Neither needs its module or its data."""
 
 from __future__ import annotations
 
@@ -73,11 +73,11 @@ def status_of(run: OpenRun) -> Status:
         accuracies=run.record.metrics.accuracies(),
         requests=len(receipts),
         open_requests=[
-            {name: told[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
-            for told in (receipt.as_dict() for receipt in waiting)
+            {name: shown[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
+            for shown in (receipt.as_dict() for receipt in waiting)
         ],
         overdue=[receipt.id for receipt in waiting if receipt.is_overdue()],
-        pending=bool(run.record.batches.pending()),
+        pending=bool(run.record.batches.unfinished()),
         seed_origin=server.seed_origin,
         tainted=run.record.book.tainted,
         environments=[each.as_dict() for each in trained],
@@ -96,7 +96,7 @@ def attention(path: Path, status: Status) -> AttentionNeeded | None:
         return AttentionNeeded(
             f"{len(status.overdue)} of {len(status.open_requests)} open requests on {path} overdue, "
             f"the first since {since}",
-            hint=f"meet them with {hints.run_pending(path)}",
+            hint=f"carry them out with {hints.run_pending(path)}",
         )
     return None
 

@@ -59,13 +59,13 @@ class RunWork:
         return self.run.server.seed_origin
 
     def check_data(self, leaving: Sequence[Request] = ()) -> None:
-        """Once is enough: no other process changes what this one trains on."""
+        """Check once per session: no other process changes what this one trains on."""
         if not self._data_checked:
             self.engine.check_data(self.run, leaving)
             self._data_checked = True
 
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
-        """Once is enough, as with the data."""
+        """Check once per session, as with the data."""
         if not self._learner_checked:
             server = self.run.server
             stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)

@@ -36,10 +36,10 @@ _BACKUP = "restore it from a backup; see `fedforget doctor`"
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """Something that must hold. ``look`` returns a detail for people, or raises."""
+    """Something that must hold. ``check`` returns a detail for people, or raises."""
 
     name: str
-    look: Callable[[], str]
+    check: Callable[[], str]
 
 
 class Parts:
@@ -66,7 +66,7 @@ class Parts:
         return bool(self._seals)
 
     def facts(self, *, seeds_when_sealed: bool = False) -> Iterator[Fact]:
-        """Each fact is to be looked at before the next is asked for: what is checked depends on what was found.
+        """Check each fact before advancing: later facts depend on earlier results.
 
         ``seeds_when_sealed``: compare the seeds with their commitments also where seals vouch for them.
         """
@@ -75,7 +75,7 @@ class Parts:
         yield Fact(RECORD, self._open_record)
         yield Fact(SERVER, self._open_server)
         yield Fact(CLIENTS, self._open_clients)
-        in_progress = self.record is not None and bool(self.record.batches.pending())  # new seeds may be half stored
+        in_progress = self.record is not None and bool(self.record.batches.unfinished())  # new seeds may be half stored
         if self.server is not None and self.file is not None and not in_progress:
             yield Fact(plan_file.NAME, partial(self._compare_plan, self.server))
         if self.server is None or self.clients is None:

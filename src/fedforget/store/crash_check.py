@@ -27,7 +27,7 @@ _A_SLOT = 1000  # the fixed cost of one slot, in priorities
 def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> None:
     """Raise CommitsLost if the databases contradict each other. Call before cleaning up after a crash."""
     batches, work = record.batches, server.work()
-    stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.pending()}
+    stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.unfinished()}
     if not work.keys() <= stages.keys():
         raise _lost(record.database, "it does not know a batch that the server has begun")
     half_applied = any(

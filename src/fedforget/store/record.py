@@ -121,7 +121,7 @@ class Record:
 
     def forget_itself(self) -> None:
         """Destroy the key and everything derived from it, so that no id can be linked to a request any more."""
-        if self.book.waiting() or self.batches.pending():
+        if self.book.pending() or self.batches.unfinished():
             command = hints.run_pending(self.database.path.parent, everything=True)
             raise InvalidInput("a request is pending", hint=f"carry it out with {command}, or cancel it, first")
         with self.database.transaction():

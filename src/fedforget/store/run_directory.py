@@ -185,7 +185,7 @@ def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False
     with require_idle(path) if only_idle else contextlib.nullcontext(), shared_lock(path):
         run = _open(path, skip=(SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ())
         try:
-            if only_idle and run.record.batches.pending():
+            if only_idle and run.record.batches.unfinished():
                 raise UnfinishedRequest(
                     f"a request on {path} was interrupted and is not finished",
                     hint=f"finish it with {hints.train(path)}, or give the same request again",
@@ -212,7 +212,7 @@ def _open(path: Path, skip: Collection[str] = ()) -> OpenRun:
         parts = Parts(path, opened)
         for fact in parts.facts():
             if fact.name not in skip:
-                fact.look()
+                fact.check()
         file, server, clients, trail = parts.file, parts.server, parts.clients, parts.record
         if file is None or server is None or clients is None or trail is None:
             raise AssertionError("a part is missing although every fact holds")

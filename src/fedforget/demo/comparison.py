@@ -29,7 +29,7 @@ Progress = Callable[..., AbstractContextManager[Callable[[int], None]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class Erasure:
     """One step of the demonstration: a batch of requests and its cost."""
 
     what: str
@@ -45,12 +45,12 @@ class Chapter:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class Comparison:
     """The result of the demonstration."""
 
     steps: int
     learned: list[tuple[int, float]]
-    chapters: list[Chapter]
+    chapters: list[Erasure]
     retrained: list[tuple[int, float]]
     unlearned_digest: str
     retrained_digest: str
@@ -111,7 +111,7 @@ def _nearest(uses: Any, share: float) -> Any:
 
 def run_demo(
     out: Path | None, seed: int, workforce: Workforce, *, say: Callable[[str], None], progress: Progress
-) -> Story:
+) -> Comparison:
     """Train a run that forgets and a run that never had the data, and return both results."""
     with _directory(out) as directory:
         say(f"training {PLAN.rounds} rounds ({PLAN.steps} steps) on the digits of {CLIENTS} clients")
@@ -130,7 +130,7 @@ def run_demo(
             say(_sentence(chapters[-1]))
         say("training again from scratch without all of them")
         second = _trained(directory / "never-had", seed, progress, gone, workforce)
-        return Story(
+        return Comparison(
             steps=PLAN.steps,
             learned=learned,
             chapters=chapters,
@@ -150,14 +150,14 @@ def _trained(path: Path, seed: int, progress: Progress, without: Iterable[Reques
     return run
 
 
-def _forget(run: Run, what: str, requests: list[Request], progress: Progress) -> Chapter:
+def _forget(run: Run, what: str, requests: list[Request], progress: Progress) -> Erasure:
     cost, before = run.preview(requests), run.status()
     with progress(f"forgetting {what}", PLAN.rounds) as advance:
         receipts = run.forget(requests, basis=Basis.MODEL_INFORMED, on_round=advance, eval_every=1)
     after = run.status()
     changed = [receipt.first_changed_step for receipt in receipts if receipt.first_changed_step is not None]
     recomputed = receipts[0].recomputed_steps or 0  # of the batch
-    return Chapter(
+    return Erasure(
         what=what,
         requests=[str(request) for request in requests],
         first_changed_step=min(changed, default=None),
@@ -175,7 +175,7 @@ def _curve(run: Run) -> list[tuple[int, float]]:
     return [(round_ * PLAN.local_steps, accuracy) for round_, accuracy in run.status().accuracies.items()]
 
 
-def _sentence(chapter: Chapter) -> str:
+def _sentence(chapter: Erasure) -> str:
     if chapter.first_changed_step is None:
         return f"forgot {chapter.what}: nothing to recompute"
     first, redone = chapter.first_changed_step, chapter.recomputed_steps
