@@ -26,6 +26,8 @@ def _figure(result: Comparison) -> Figure:
     axes, bars = figure.subplots(2, 1, height_ratios=(4, 1))
     _accuracy(axes, result)
     _comparison(bars, result)
+    for part in (axes, bars):  # equal lengths are equal numbers of steps
+        part.set_xlim(0, 1.08 * len(result.chapters) * result.steps)
     figure.legend(
         handles=[_key(number, chapter) for number, chapter in enumerate(result.chapters, start=1)],
         loc="outside lower center", ncols=2, frameon=False, fontsize=9.5, handlelength=1.2,
@@ -46,13 +48,13 @@ def _accuracy(axes: Axes, result: Comparison) -> None:
     axes.plot(*zip(*finals, strict=True), "o", color=RED, markersize=8, zorder=5)
     axes.annotate(
         "the same bytes" if result.equal else "DIFFERENT BYTES",
-        xy=finals[1], xytext=(-12, -46), textcoords="offset points", ha="right", color=RED,
+        xy=finals[1], xytext=(26, -40), textcoords="offset points", ha="left", color=RED,
         arrowprops={"arrowstyle": "-", "color": RED},
     )  # fmt: skip
     _label(axes, result.steps / 2, f"training: {result.steps} steps")
-    _label(axes, (result.steps + end) / 2, f"forgetting four times: {result.recomputed_steps} steps")
-    _label(axes, end + result.steps / 2, f"one retraining, to compare: {result.steps} steps")
-    axes.set(xlabel="steps computed", ylabel="test accuracy", xlim=(0, end + result.steps + 4), ylim=(0, 1.16))
+    _label(axes, (result.steps + end) / 2, f"four requests: {result.recomputed_steps} steps")
+    _label(axes, end + result.steps / 2, f"one retraining: {result.steps} steps")
+    axes.set(xlabel="steps computed", ylabel="test accuracy", ylim=(0, 1.16))
     axes.set_yticks([0, 0.2, 0.4, 0.6, 0.8, 1.0])
     axes.grid(axis="y", color=FAINT)
     axes.spines[["top", "right"]].set_visible(False)
@@ -71,7 +73,7 @@ def _comparison(axes: Axes, result: Comparison) -> None:
                 axes.text(start + cost / 2, row, str(number), ha="center", va="center", color="white", fontsize=9)
         axes.text(sum(costs) + 6, row, f"{sum(costs)} steps", va="center", fontsize=10)
     axes.set_yticks(range(len(rows)), [name for name, _, _ in rows])
-    axes.set(xlabel="steps for the four requests", xlim=(0, 1.1 * sum(rows[1][2])), ylim=(len(rows) - 0.5, -0.5))
+    axes.set(xlabel="steps for the four requests", ylim=(len(rows) - 0.5, -0.5))
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
 
