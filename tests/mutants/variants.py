@@ -412,10 +412,10 @@ def request_of_emptied_client_stays_pending(patch: Patch) -> None:
         asked = {r for r in self.requests.values() if r is not None}
         hidden = {i for i, r in self.processor.book.pending().items() if r.sample is None and r not in asked}
         with pytest.MonkeyPatch.context() as inner:
-            waiting = type(self.processor.book).waiting
+            waiting = type(self.processor.book).pending
             inner.setattr(
                 type(self.processor.book),
-                "waiting",
+                "pending",
                 lambda book: {i: r for i, r in waiting(book).items() if i not in hidden},
             )
             return real(self, decision)
