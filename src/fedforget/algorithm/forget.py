@@ -104,7 +104,8 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
     memory, plan = server.memory, server.plan
     for request in requests:
         if request.client not in memory.roster:
-            raise UnknownTarget(f"{Request(request.client)} is not in the federation", hint="see `fedforget clients`")
+            missing = Request(request.client)
+            raise UnknownTarget(f"there is no {missing} in the federation", hint="see `fedforget clients`")
     steps: dict[Request, int | None] = {}
     leaving = {request.client for request in requests if request.sample is None}
     for client in leaving:

@@ -8,11 +8,12 @@ from typing import Annotated
 
 import typer
 
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, days_left, pairs, standing, table
-from fedforget.errors import UnknownTarget, escaped, quoted
+from fedforget.errors import escaped
+from fedforget.requests.targets import require_target
 
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
@@ -66,16 +67,16 @@ def clients(
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, only_idle=False) as opened:
-        sizes = opened.clients.sizes()
         if client is None:
+            sizes = opened.clients.sizes()
             rows = [{"client": who, "samples": sizes.get(who, 0)} for who in opened.server.roster]
             output.emit({"clients": rows}, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows]))
             return
-        who = canonical_id(client)
-        if who not in sizes:
-            raise UnknownTarget(f"there is no client {quoted(client)} in {run}", hint=f"see `fedforget clients {run}`")
-        ids = list(opened.clients.samples(who))
-    output.emit({"client": who, "samples": len(ids), "ids": ids}, lambda: "\n".join(escaped(str(each)) for each in ids))
+        target = Request(client)
+        require_target(opened, target)
+        ids = list(opened.clients.samples(target.client))
+    facts = {"client": target.client, "samples": len(ids), "ids": ids}
+    output.emit(facts, lambda: "\n".join(escaped(str(each)) for each in ids))
 
 
 @app.command(short_help="Print the digest of a run's state.")

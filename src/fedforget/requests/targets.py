@@ -37,11 +37,17 @@ def present_targets(members: Membership, erased: Erasures, wanted: Sequence[Requ
         if members.has(request):
             present.append(request)
         elif erased.id_of(request) is None:
-            where = f" --client {shown(request.client)}" if members.has(Request(request.client)) else ""
-            raise UnknownTarget(
-                f"there is no {request} in {members.path}", hint=f"see `fedforget clients {members.path}{where}`"
-            )
+            require_target(members, request)
     return present
+
+
+def require_target(members: Membership, request: Request) -> None:
+    """Raise UnknownTarget unless the run has the target."""
+    if not members.has(request):
+        where = f" --client {shown(request.client)}" if members.has(Request(request.client)) else ""
+        raise UnknownTarget(
+            f"there is no {request} in {members.path}", hint=f"see `fedforget clients {members.path}{where}`"
+        )
 
 
 def attach_targets(receipts: Sequence[Receipt], requests: Sequence[Request]) -> list[Receipt]:
