@@ -34,6 +34,7 @@ from fedforget.errors import (
 )
 from fedforget.federation.local import LocalFederation
 from fedforget.store import run_directory
+from fedforget.store.server_store import ServerStore
 from fedforget.training.identity import parts_of
 from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import everything_of
@@ -443,6 +444,24 @@ def test_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_the_same_
     assert run.verify().ok
     with contextlib.closing(sqlite3.connect(run.path / "record.db")) as record:
         assert record.execute("SELECT count(*) FROM intents").fetchone() == (0,), "the pledge goes with the intent"
+
+
+def test_rewind_to_round_0_interrupted_between_clients_and_server_is_finished(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clients' witnesses are gone by then, and the server still has the rounds: that is no damage."""
+    run = make(scratch_path / "run")
+    run.train()
+    first = first_drawn(run)
+    with monkeypatch.context() as patch:
+        patch.setattr(ServerStore, "rewind", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(client=first)
+    assert run.status().pending
+    run.train()
+    never = make(scratch_path / "never", without=[Request(first)])
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
 
 
 def _interrupt_whole_rounds(real: Any) -> Any:

@@ -58,14 +58,14 @@ def repeat_witness(
     def losing_nothing(client: Id) -> bool:
         return client not in leaving
 
-    for last, before, may_ask, gone in (
-        (min(rounds, done), 0, lambda _: True, leaving),
-        (done, rounds, losing_nothing, {}),
-        (done, rounds, intact, {}),
+    for last, before, may_ask, gone, stays in (
+        (min(rounds, done), 0, lambda _: True, leaving, True),
+        (done, rounds, losing_nothing, {}, False),
+        (done, rounds, intact, {}, False),
     ):
         for round_ in _witnessed_rounds(server.plan, last, before):
             if comparable(round_):
-                found = _repeat_round(server, round_, may_ask, gone, stays=before == 0, all_clients=all_clients)
+                found = _repeat_round(server, round_, may_ask, gone, stays=stays, all_clients=all_clients)
                 if found is not None:
                     return found
     return None
