@@ -12,7 +12,7 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types check slow bench torture clean
+.PHONY: help install demo test lint types check slow bench torture mutation clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,6 +42,10 @@ bench: $(DEV) ## run the benchmarks
 
 torture: $(DEV) ## every crash point, every damage, long lives; writes docs/reliability.md
 	$(BIN)/python tests/torture.py
+
+mutation: $(DEV) ## 500 mutants made by cosmic-ray; writes its section of docs/reliability.md
+	$(PIP_INSTALL) "cosmic-ray>=8.7,<9"
+	$(BIN)/python tests/mutation.py
 
 clean: ## remove .venv, caches and build results
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
