@@ -14,8 +14,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
-from fedforget.errors import PlanRefused
+from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer, check_eval_every, goal_of
+from fedforget.errors import InvalidInput, PlanRefused
 
 MNIST = {"rho_s": 0.25, "rho_c": 0.5, "local_steps": 10, "rounds": 30, "clients": 300, "samples": 200}
 
@@ -380,3 +380,28 @@ def test_witnessed_rounds_start_from_a_state_that_stays(keep):
         assert {later - earlier for earlier, later in pairwise(late)} == {-(-10 // kept) * kept}
     for done in range(101):
         assert plan.last_witnessed_round(done) == max((r for r in witnessed if r <= done), default=0)
+
+
+def test_nearest_sampling_rate_of_a_very_large_client_is_rounded_down():
+    """Six digits rounded up would ask for more samples than it has."""
+    values = {"rho_c": 0.1234561, "local_steps": 1, "rounds": 1, "clients": 100, "samples": 10**7}
+    assert nearest(refusal(rho_s=1, **values).hint) == [{"rho_s": 0.123456}]
+    assert made(rho_s="0.123456", **values).batch_size <= 10**7
+
+
+@pytest.mark.parametrize(("until", "goal"), [(None, 7), (0, 0), (3, 3), (7, 7)])
+def test_goal_is_the_round_asked_for_or_the_last(until, goal):
+    assert goal_of(7, until) == goal
+
+
+@pytest.mark.parametrize("until", [-1, 8])
+def test_goal_outside_of_the_plan_is_refused(until):
+    with pytest.raises(InvalidInput, match=f"round {until} is not in the plan"):
+        goal_of(7, until)
+
+
+def test_measuring_interval_is_a_whole_number_from_one():
+    check_eval_every(None)
+    check_eval_every(1)
+    with pytest.raises(InvalidInput, match="every 0 rounds"):
+        check_eval_every(0)
