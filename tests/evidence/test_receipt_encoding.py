@@ -18,6 +18,7 @@ from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
 from fedforget.evidence.receipts.ed25519 import is_honest_key
 from fedforget.evidence.receipts.envelope import _pre_authentication, seal
 from fedforget.evidence.receipts.receipt_key import public_pem, read_public_key
+from fedforget.evidence.receipts.strict_json import LONGEST, parse, read_at_most
 
 # The 8 points whose order divides 8, and the other ways to spell them; a test below multiplies them by 8.
 SMALL_ORDER = [
@@ -214,3 +215,22 @@ def test_key_file_with_anything_but_one_key_is_refused(tmp_path: Path, data: byt
 def test_white_space_around_a_key_is_accepted(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "key").write_bytes(data)
     assert read_public_key(tmp_path / "key") == KEY.public_key()
+
+
+@pytest.mark.parametrize(("opening", "closing"), [(b"[", b"]"), (b'{"a":', b"}")])
+def test_json_may_nest_thirty_two_levels_deep(opening: bytes, closing: bytes) -> None:
+    parse(opening * 32 + b"0" + closing * 32)
+    with pytest.raises(ValueError, match="nested too deeply"):
+        parse(opening * 33 + b"0" + closing * 33)
+    parse(b"[" + b",".join([b"[{}]"] * 40) + b"]")  # side by side is not deep
+
+
+def test_json_and_files_have_a_greatest_length(tmp_path: Path) -> None:
+    longest = b" " * (LONGEST - 1) + b"1"
+    assert parse(longest) == 1
+    with pytest.raises(ValueError, match="more than"):
+        parse(b" " + longest)
+    (tmp_path / "file").write_bytes(b"12345")
+    assert read_at_most(tmp_path / "file", 5) == b"12345"
+    with pytest.raises(ValueError, match="more than 4 bytes"):
+        read_at_most(tmp_path / "file", 4)

@@ -21,9 +21,10 @@ from fedforget.algorithm.seeds import Seed
 from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
 from fedforget.evidence.receipts import receipt_key
-from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
+from fedforget.evidence.receipts.check import ReceiptCheck, _differing_paths, read_receipt
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
+    get_or_create_key,
     key_id,
     private_pem,
     public_pem,
@@ -479,3 +480,50 @@ def test_a_record_that_forgot_itself_keeps_its_receipts_and_no_names(run: Run) -
         run.forget(Request(3))  # the record cannot link it any more
     run.forget(Request(2, 1))
     assert run.verify().ok
+
+
+# -------------------------------------------------------------------------------------------------------- one by one
+
+
+def test_receipt_names_the_state_before_its_batch(run: Run) -> None:
+    """The state before a batch is that after the one before it, as long as nothing is trained in between."""
+    first, second, later = (statement_of(run.signed_receipt(each))["predicate"] for each in ids(run))
+    assert first["state_mac_before"] == second["state_mac_before"] != first["state_mac"]
+    assert later["state_mac_before"] == second["state_mac"] == first["state_mac"]
+
+
+def test_key_that_the_record_does_not_know_yet_is_used(tmp_path: Path) -> None:
+    """A process was killed after it made the key and before it recorded it."""
+    made = get_or_create_key(tmp_path, None)
+    assert get_or_create_key(tmp_path, None).private_bytes_raw() == made.private_bytes_raw()
+    (tmp_path / PUBLIC_KEY).unlink()
+    assert get_or_create_key(tmp_path, None).private_bytes_raw() == made.private_bytes_raw()
+    assert read_public_key(tmp_path / PUBLIC_KEY) == made.public_key()
+
+
+def test_lone_public_half_is_a_lost_key(tmp_path: Path) -> None:
+    known = key_id(get_or_create_key(tmp_path, None).public_key())
+    (tmp_path / PRIVATE_KEY).unlink()
+    for record in (None, known):
+        with pytest.raises(RunDamaged, match="is missing"):
+            get_or_create_key(tmp_path, record)
+    (tmp_path / PUBLIC_KEY).unlink()
+    with pytest.raises(RunDamaged, match="is missing"):
+        get_or_create_key(tmp_path, known)
+
+
+@pytest.mark.parametrize(
+    ("given", "expected", "paths"),
+    [
+        ({"a": 1, "b": {"c": 2}}, {"b": {"c": 2}, "a": 1}, []),
+        ({"a": 1}, {"a": True}, [("a",)]),
+        ({"a": 8}, {"a": 8.0}, [("a",)]),
+        ({"a": {}}, {"a": 1}, [("a",)]),
+        ({"a": 1}, {"a": {}}, [("a",)]),
+        ({"a": {"b": 1}}, {"a": {"c": 1}}, [("a", "c"), ("a", "b")]),
+        ({"a": 1}, {}, [("a",)]),
+        ({}, {"a": None}, [("a",)]),
+    ],
+)
+def test_every_differing_field_is_found(given: Any, expected: Any, paths: list[tuple[str, ...]]) -> None:
+    assert list(_differing_paths(given, expected)) == paths
