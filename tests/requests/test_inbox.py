@@ -16,6 +16,8 @@ import pytest
 from fedforget import Request
 from fedforget.disk import files
 from fedforget.errors import RunDamaged
+from fedforget.errors import InvalidInput, StorageFailed
+from fedforget.requests import inbox as inbox_module
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
 
@@ -164,3 +166,55 @@ def test_kill_at_any_disk_call_leaves_whole_submissions_in_order(tmp_path: Path)
         assert not list(run.rglob("*" + files.TEMPORARY))
     assert order(run) == ["r-9", "r-8", "r-7"]
     assert call > 5
+
+
+@pytest.mark.parametrize(("failures", "left"), [(0, True), (19, True), (20, False)])
+def test_submission_is_tried_twenty_times_while_the_directory_is_tidied_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, left: bool
+) -> None:
+    """The process at work removes the empty directory between two calls. A submission is never lost silently."""
+    calls, real = [0], files.write_durably
+
+    def write_durably(path: Path, data: bytes, **how: Any) -> None:
+        calls[0] += 1
+        if calls[0] <= failures:
+            raise StorageFailed("gone", hint="") from FileNotFoundError()
+        real(path, data, **how)
+
+    monkeypatch.setattr(inbox_module, "write_durably", write_durably)
+    if left:
+        Inbox(tmp_path).leave(submission("r-1"))
+    else:
+        with pytest.raises(StorageFailed):
+            Inbox(tmp_path).leave(submission("r-1"))
+    assert calls[0] == min(failures + 1, 20)
+    assert order(tmp_path) == (["r-1"] if left else [])
+
+
+def test_other_failure_is_not_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = [0]
+
+    def write_durably(path: Path, data: bytes, **how: Any) -> None:
+        calls[0] += 1
+        raise StorageFailed("full", hint="") from OSError(28, "full")
+
+    monkeypatch.setattr(inbox_module, "write_durably", write_durably)
+    with pytest.raises(StorageFailed):
+        Inbox(tmp_path).leave(submission("r-1"))
+    assert calls[0] == 1
+
+
+def test_inbox_takes_so_many_files_and_so_many_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inbox = Inbox(tmp_path)
+    inbox.leave(submission("r-1"))
+    size = sum(path.stat().st_size for path in (tmp_path / "inbox").iterdir())
+    monkeypatch.setattr(inbox_module, "_MOST", 2)
+    inbox.leave(submission("r-2"))
+    with pytest.raises(InvalidInput, match="no room"):
+        inbox.leave(submission("r-3"))
+    monkeypatch.setattr(inbox_module, "_MOST", 10)
+    monkeypatch.setattr(inbox_module, "_LARGEST", 3 * size)
+    inbox.leave(submission("r-3"))
+    with pytest.raises(InvalidInput, match="no room"):
+        inbox.leave(submission("r-4"))
+    assert order(tmp_path) == ["r-1", "r-2", "r-3"]

@@ -675,3 +675,32 @@ def test_status_polled_during_requests_is_consistent_and_does_not_disturb_them(t
         run.add(request, returning=True, seed=1)
     assert [reader.exit_code() for reader in readers] == [0, 0]
     assert run.verify().ok
+
+
+# ---------------------------------------------------------------------------------------- what a receipt says of steps
+
+
+def test_receipts_count_the_steps_of_each_request_alone_and_of_the_batch(run: Run) -> None:
+    targets = [Request(4), Request(3, 1), Request(1, 0)]
+    with run_directory.reading(run.path) as found:
+        first = {Request(4): found.server.first_round(4)}
+        for target in targets[1:]:
+            step = found.clients.first_steps(target.client).get(target.sample or 0)
+            first[target] = None if step is None else PLAN.round_of(step)
+    alone = [0 if r is None else (PLAN.rounds - r + 1) * PLAN.local_steps for r in map(first.get, targets)]
+    assert len({*alone}) > 1
+    made = run.forget(targets)
+    assert [receipt.steps_alone for receipt in made] == alone
+    assert [receipt.recomputed_steps for receipt in made] == [max(alone)] * 3
+
+
+def test_request_that_changes_nothing_and_joins_a_recomputation_counts_no_steps(run: Run) -> None:
+    with run_directory.reading(run.path) as found:
+        first = next(client for client, round_ in found.server.first_rounds().items() if round_ == 1)
+    with pytest.raises(KeyboardInterrupt):
+        run.forget(Request(first), on_round=interrupt)
+    with run_directory.reading(run.path, only_idle=False) as found:
+        undrawn = next(client for client in found.server.roster if found.server.first_round(client) is None)
+        assert found.server.rounds_done < PLAN.rounds
+    (receipt,) = run.forget(Request(undrawn))
+    assert (receipt.first_changed_step, receipt.steps_alone, receipt.recomputed_steps) == (None, 0, 0)
