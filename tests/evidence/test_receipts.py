@@ -24,7 +24,9 @@ from fedforget.evidence.receipts import receipt_key
 from fedforget.evidence.receipts.check import ReceiptCheck, _differing_paths, read_receipt
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
+    MOST,
     get_or_create_key,
+    is_public_key,
     key_id,
     private_pem,
     public_pem,
@@ -527,3 +529,11 @@ def test_lone_public_half_is_a_lost_key(tmp_path: Path) -> None:
 )
 def test_every_differing_field_is_found(given: Any, expected: Any, paths: list[tuple[str, ...]]) -> None:
     assert list(_differing_paths(given, expected)) == paths
+
+
+@pytest.mark.parametrize(("size", "valid"), [(MOST, True), (MOST + 1, False), (0, False)])
+def test_public_half_has_a_greatest_size(tmp_path: Path, size: int, valid: bool) -> None:
+    get_or_create_key(tmp_path, None)
+    data = (tmp_path / PUBLIC_KEY).read_bytes()
+    (tmp_path / PUBLIC_KEY).write_bytes(data + b"\n" * (size - len(data)) if size else b"")
+    assert is_public_key(tmp_path) is valid

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -704,3 +704,9 @@ def test_request_that_changes_nothing_and_joins_a_recomputation_counts_no_steps(
         assert found.server.rounds_done < PLAN.rounds
     (receipt,) = run.forget(Request(undrawn))
     assert (receipt.first_changed_step, receipt.steps_alone, receipt.recomputed_steps) == (None, 0, 0)
+
+
+def test_receipt_cannot_be_changed_by_its_holder(run: Run) -> None:
+    (receipt,) = run.forget(Request(2), defer=True)
+    with pytest.raises(FrozenInstanceError):
+        receipt.state = "purged"  # type: ignore[misc]

@@ -257,3 +257,14 @@ def counted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> int:
 def test_databases_that_did_not_change_are_not_rewritten(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deferring: Run = opened(run, plan=None, seed=None)
     assert counted(monkeypatch, lambda: deferring.forget(Request(2, 1), defer=True)) == 1, "the record alone"
+
+
+def test_every_seed_problem_is_listed(run: Path) -> None:
+    with run_directory.reading(run) as found:
+        answers = {**found.clients.commitments(), "new": b"", 2: b"other"}
+        del answers[1]
+        problems = list(checks.seed_problems(found.server, found.clients, b"other", answers))
+        assert not list(checks.seed_problems(found.server, found.clients, None, found.clients.commitments()))
+    assert len(problems) == 3
+    for problem, words in zip(problems, ("the plan is", "name different clients", "the seed of client 2"), strict=True):
+        assert words in problem

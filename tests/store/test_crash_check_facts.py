@@ -103,6 +103,19 @@ def test_witnesses_are_compared_only_within_the_number_of_draws_that_one_check_m
     assert _witness_is_missing(server, clients) is missing
 
 
+@pytest.mark.parametrize(("slots", "missing"), [(97_656, True), (97_657, False)])
+def test_one_check_may_draw_a_hundred_million_priorities(
+    monkeypatch: pytest.MonkeyPatch, slots: int, missing: bool
+) -> None:
+    """Seconds; a slot costs as much as a thousand priorities, beside the 24 of its clients."""
+    monkeypatch.setattr(crash_check, "draw_clients_with_replacement", lambda *_: [0])
+    server: Any = SimpleNamespace(
+        plan=Plan(slots, 2, 2, 5), rounds_done=4, seed=SeedSource("facts").server(), roster=IdSet(range(24))
+    )
+    clients: Any = SimpleNamespace(witnesses=lambda _client: {})
+    assert _witness_is_missing(server, clients) is missing
+
+
 @pytest.mark.parametrize("without", ["rounds", "clients"])
 def test_run_without_rounds_or_clients_has_no_witness_to_miss(without: str) -> None:
     server: Any = SimpleNamespace(
@@ -182,6 +195,35 @@ def test_number_of_rounds_drawn_again_is_bounded(
         assert uses._affordable() == rounds - 1
         monkeypatch.setattr(crash_check, "_MOST_DRAWN", rounds * one_round)
         assert uses.differ_after(1) is noticed
+
+
+@pytest.mark.parametrize("affordable", [0, 1, 2, 3, 9])
+def test_end_is_looked_for_only_in_the_rounds_that_are_affordable(
+    path: Path, monkeypatch: pytest.MonkeyPatch, affordable: int
+) -> None:
+    alter(path, "UPDATE samples SET first_step = NULL")
+    asked: list[int] = []
+    real = _Uses._of_round
+
+    def of_round(self: _Uses, round_: int) -> Any:
+        asked.append(round_)
+        return real(self, round_)
+
+    monkeypatch.setattr(_Uses, "_affordable", lambda _: affordable)
+    monkeypatch.setattr(_Uses, "_of_round", of_round)
+    with stores(path) as (server, clients):
+        assert _Uses(server, clients).end_is_missing() is bool(affordable)
+    assert asked == ([min(affordable, PLAN.rounds)] if affordable else []), "the latest first; one is enough"
+
+
+def test_cost_of_a_round_counts_every_client_slot_and_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    plan = Plan(40, 2, 3, 5)
+    server: Any = SimpleNamespace(plan=plan, seed=SeedSource("facts").server(), roster=IdSet(range(24)))
+    clients: Any = SimpleNamespace(sizes=lambda: {0: 8, 1: 27})
+    cost = 40 * (24 + 1000) + 24 * (3 * (27 + 1000)) + 1  # 40 slots, at most 24 clients that draw three batches each
+    for most, affordable in ((cost - 1, 0), (cost, 1), (7 * cost - 1, 6), (7 * cost, 7)):
+        monkeypatch.setattr(crash_check, "_MOST_DRAWN", most)
+        assert _Uses(server, clients)._affordable() == affordable
 
 
 @pytest.mark.parametrize(

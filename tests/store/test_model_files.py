@@ -14,6 +14,7 @@ from safetensors.numpy import load
 
 from fedforget.algorithm.ports import State
 from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.store import tensor_header
 from fedforget.store.model_files import SUFFIX, ModelFiles, decode, encode
 from fedforget.store.tensor_header import require_header
 from tests.helpers import comparable
@@ -195,3 +196,10 @@ def test_large_file_with_holes_is_refused(tmp_path: Path, size: int, expected: s
     with pytest.raises(RunDamaged, match=expected):
         require_header(file, tmp_path / "f")
     os.close(file)
+
+
+def test_large_file_that_is_all_on_disk_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tensor_header, "_LARGE", 2**16)
+    assert problem(tmp_path / "f", {"a": tensor("U8", [2**17], 0, 2**17)}, 2**17) is None
+    monkeypatch.setattr(tensor_header, "_MOST", 2**17)
+    assert "bytes, and" in (problem(tmp_path / "f", {"a": tensor("U8", [2**17], 0, 2**17)}, 2**17) or "")

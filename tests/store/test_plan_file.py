@@ -107,8 +107,11 @@ def test_any_other_text_is_refused(tmp_path: Path, old: bytes, new: bytes, expec
 
 
 def test_model_with_too_many_tensors_is_refused() -> None:
-    with pytest.raises(InvalidInput, match="200000 tensors, too many"):
-        replace(FILE, tensors={f"layer.{n}": "parameter float32 1" for n in range(200_000)}).encode()
+    one = replace(FILE, tensors={"a": ""}).encode()
+    longest = replace(FILE, tensors={"a": "x" * (2**22 - len(one))})
+    assert len(longest.encode()) == 2**22
+    with pytest.raises(InvalidInput, match="has 1 tensors, too many"):
+        replace(FILE, tensors={"a": "x" * (2**22 - len(one) + 1)}).encode()
 
 
 def test_missing_plan_is_no_run_or_a_damaged_one(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -188,6 +189,9 @@ def test_environment_holds_until_another_begins(trail: Record) -> None:
     found.begin(1, HERE)
     found.begin(4, HERE)
     assert found.of_rounds(5) == [TrainedRounds(1, 5, HERE)]
+    assert json.dumps(found.of_rounds(5)[0].as_dict()) == json.dumps(
+        {"first_round": 1, "last_round": 5} | dict(sorted(HERE.items()))
+    )
     found.begin(6, THERE)
     assert found.of_rounds(7) == [TrainedRounds(1, 5, HERE), TrainedRounds(6, 7, THERE)]
     assert found.of_rounds(6) == [TrainedRounds(1, 5, HERE), TrainedRounds(6, 6, THERE)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import struct
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from fedforget.training.export import exported
 from fedforget.training.identity import differences, parts_of, require_loss, require_module, structure_of
 from fedforget.training.models import build_model, structure_of_settings
 from fedforget.training.weights import Weights, weights_of
+from fedforget.training.witness import LocalModelChecksum
 
 MLP = {"name": "mlp", "inputs": 4, "hidden": 5, "classes": 3}
 CNN = {"name": "cnn", "side": 8, "channels": 1, "hidden": 6, "classes": 3}
@@ -206,3 +208,17 @@ def test_environments_differ_in_what_may_change_bits_only() -> None:
     assert not is_mixed(rounds)
     assert is_mixed([*rounds, TrainedRounds(5, 5, {**then, "numpy": "2.1"})])
     assert not is_mixed([])
+
+
+@pytest.mark.parametrize("inputs", [255, 256, 257, 258, 300, 301])
+def test_checksum_has_small_tensors_whole_and_the_sums_of_large_ones(inputs: int) -> None:
+    module = nn.Sequential(nn.Linear(inputs, 1), nn.BatchNorm1d(1))
+    found = LocalModelChecksum(module, list(module.parameters())).after(0.5)
+    sums, whole = [], b""
+    for tensor in (*module.parameters(), *module.buffers()):
+        data = tensor.detach().numpy().tobytes()
+        edge = len(data) // 8 * 8 if len(data) > 1024 else 0
+        sums += [sum(struct.unpack(f"<{edge // 8}Q", data[:edge])) % 2**64] if edge else []
+        whole += data[edge:]
+    assert found == struct.pack(f"<d{len(sums)}Q", 0.5, *sums) + whole
+    assert len(sums) == (inputs > 256)
