@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import FrozenInstanceError, replace
 from datetime import UTC, datetime, timedelta
@@ -710,3 +711,35 @@ def test_receipt_cannot_be_changed_by_its_holder(run: Run) -> None:
     (receipt,) = run.forget(Request(2), defer=True)
     with pytest.raises(FrozenInstanceError):
         receipt.state = "purged"  # type: ignore[misc]
+
+
+def test_book_finds_what_was_erased_under_a_request(run: Run) -> None:
+    of_client, of_sample = run.forget([Request(2), Request(3, 1)])
+    (waiting,) = run.forget(Request(4), defer=True)
+    with run_directory.reading(run.path) as found:
+        book, names = found.record.book, found.record.pseudonyms
+        inside = book.find(Request(2, 0))
+        assert inside is not None
+        assert (inside.id, inside.client, inside.sample) == (of_client.id, 2, 0)
+        assert book.find(Request(3)) is None
+        assert book.find(Request(4)) is None
+        pseudonym = hashlib.blake2b(names.of(Request(3, 1)), digest_size=16).hexdigest()
+        assert book.pseudonym_of(of_sample.id) == pseudonym != book.pseudonym_of(of_client.id)
+        assert book.pseudonym_of(waiting.id) is None
+        assert book.state_digest_of(of_client.id) == book.state_digest_of(of_sample.id) == run.state_digest()
+        assert book.state_digest_of(waiting.id) is None
+        assert book.state_digest_of("r-0") is None
+        assert book.round_of(of_client.id) == PLAN.rounds
+        assert book.round_of(waiting.id) == 0
+    run.run_pending()
+    with run_directory.reading(run.path) as found:
+        assert found.record.book.state_digest_of(of_client.id) is None, "that state held what is gone now"
+
+
+@pytest.mark.parametrize("basis", list(Basis))
+def test_only_an_exogenous_request_leaves_given_seeds_untainted(run: Run, basis: Basis) -> None:
+    """A given seed allows `path` only, whatever the basis; but the seeds are not tainted by it."""
+    run.forget(Request(2), basis=basis.value)
+    with run_directory.reading(run.path) as found:
+        assert found.record.book.tainted is (basis != Basis.EXOGENOUS)
+    assert run.verify().ok
