@@ -336,3 +336,10 @@ def test_a_commitment_binds_the_seed_and_hides_it_behind_the_nonce():
     assert seed.commitment == hashlib.blake2b(bytes(32) + SEED, digest_size=32).digest()
     assert seed.commitment != Seed(SEED, b"\1" * 32).commitment
     assert seed.commitment != Seed(SEED[::-1], bytes(32)).commitment
+
+
+def test_equal_addresses_are_one_key():
+    """A table of draws has them by address."""
+    first, second = (Address(Purpose.BATCH, 3, 1, b"a" * 16) for _ in range(2))
+    assert {first: 1}[second] == 1
+    assert Address(Purpose.BATCH, 3, 2, b"a" * 16) not in {first: 1}

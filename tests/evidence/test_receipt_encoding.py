@@ -16,7 +16,7 @@ from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.receipts import ed25519
 from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
 from fedforget.evidence.receipts.ed25519 import is_honest_key
-from fedforget.evidence.receipts.envelope import _pre_authentication, seal
+from fedforget.evidence.receipts.envelope import _bytes, _pre_authentication, seal
 from fedforget.evidence.receipts.receipt_key import public_pem, read_public_key
 from fedforget.evidence.receipts.strict_json import LONGEST, parse, read_at_most
 
@@ -234,3 +234,15 @@ def test_json_and_files_have_a_greatest_length(tmp_path: Path) -> None:
     assert read_at_most(tmp_path / "file", 5) == b"12345"
     with pytest.raises(ValueError, match="more than 4 bytes"):
         read_at_most(tmp_path / "file", 4)
+
+
+@pytest.mark.parametrize("text", ["TWE=", "TQ==", "Tw==", "TWFu", ""])
+def test_canonical_base64_is_decoded(text: str) -> None:
+    assert base64.b64encode(_bytes(text)).decode() == text
+
+
+@pytest.mark.parametrize("text", ["TWF=", "TR==", "T0==", "T9==", "TWE", "TW E=", "TWE=TWE=", "TWE==="])
+def test_other_base64_of_the_same_bytes_is_refused(text: str) -> None:
+    """The unused bits may be any, larger or smaller than zero in the order of characters."""
+    with pytest.raises(ValueError, match=r".+"):
+        _bytes(text)

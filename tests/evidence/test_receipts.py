@@ -17,6 +17,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget import Request, Run
+from fedforget.algorithm.ports import Trained
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
@@ -34,6 +35,7 @@ from fedforget.evidence.receipts.receipt_key import (
     signing_key,
 )
 from fedforget.health.doctor import examine
+from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
 from tests.requests.world import opened
@@ -537,3 +539,41 @@ def test_public_half_has_a_greatest_size(tmp_path: Path, size: int, valid: bool)
     data = (tmp_path / PUBLIC_KEY).read_bytes()
     (tmp_path / PUBLIC_KEY).write_bytes(data + b"\n" * (size - len(data)) if size else b"")
     assert is_public_key(tmp_path) is valid
+
+
+@pytest.mark.parametrize("name", ["state", "model"])
+def test_every_forged_digest_of_a_superseded_state_is_noticed(run: Run, name: str) -> None:
+    """Only a MAC is left of it in the record; that of a forged digest may be larger or smaller."""
+    envelope = run.signed_receipt(ids(run)[-1])
+    run.forget(Request(2, 3))
+    for number in range(6):
+        forged = statement_of(envelope)
+        if name == "state":
+            forged["subject"][0]["digest"]["blake2b-256"] = f"{number:064x}"
+        else:
+            forged["predicate"]["model"] = f"{number:064x}"
+        assert checked(run, seal(forged, signing_key(run.path)), sample_rounds=0).problems
+
+
+def test_round_that_replays_to_another_model_is_noticed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    identifier = next(each for each in ids(run) if rounds_of(run, each))
+    envelope, real = run.signed_receipt(identifier), Engine.learner
+
+    def nudged(self: Engine) -> object:
+        learner = real(self)
+        train = learner.train
+        learner.train = lambda work: Trained(  # type: ignore[method-assign]
+            {name: tensor + 1 for name, tensor in train(work).model.items()}, None
+        )
+        return learner
+
+    assert checked(run, envelope).ok
+    monkeypatch.setattr(Engine, "learner", nudged)
+    found = checked(run, envelope)
+    assert not found.ok
+    assert found.bitwise_equal is False
+    assert any("is not what replaying from round" in problem for problem in found.problems)
+
+
+def rounds_of(run: Run, identifier: str) -> int:
+    return int(statement_of(run.signed_receipt(identifier))["predicate"]["recomputed_rounds"])

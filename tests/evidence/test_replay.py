@@ -16,7 +16,7 @@ from torch import nn
 from fedforget import LocalOptimizer, Plan, Request, Run
 from fedforget.algorithm.ports import State, Trained
 from fedforget.errors import RunDamaged
-from fedforget.evidence.replay import close
+from fedforget.evidence.replay import TOLERANCE, close
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 
@@ -178,3 +178,5 @@ def test_close_rejects_states_beyond_the_tolerance() -> None:
     one = State({"w": np.array([1.0, 2.0])})
     assert close(one, State({"w": np.array([1.0, 2.001])}))
     assert not close(one, State({"w": np.array([1.0, 2.01])}))
+    edge = State({"w": np.array([1.0, TOLERANCE])})
+    assert close(edge, State({"w": np.array([1.0, 0.0])})), "the tolerance itself is allowed"

@@ -105,6 +105,11 @@ def test_malformed_submission_is_refused(change: dict[str, Any]) -> None:
         Submission.decode(body.encode())
 
 
+def test_submission_of_many_requests_is_read_as_it_was_written() -> None:
+    made = Submission.of(tuple(Request("a", sample) for sample in range(400)), "exogenous")
+    assert Submission.decode(made.encode()) == made
+
+
 def test_id_may_have_sixty_four_characters() -> None:
     made = replace(Submission.of((Request(7),), "exogenous"), ids=("r" * 64,))
     assert Submission.decode(made.encode()) == made

@@ -651,10 +651,11 @@ def test_malformed_deadline_key_or_basis_is_refused_and_changes_nothing(run: Run
     assert receipts(run) == {}
 
 
-@pytest.mark.parametrize("days", [0.0, -1.0, float("nan"), float("inf"), 1e10, 1e308])
-def test_impossible_policy_window_is_refused(days: float) -> None:
-    with pytest.raises(InvalidInput, match="window"):
-        Policy.of_days("batch", days)
+@pytest.mark.parametrize("name", ["batch", "immediate"])
+@pytest.mark.parametrize("days", [0.0, -0.5, -1.0, float("nan"), float("inf"), -float("inf"), 3650.1, 1e308])
+def test_impossible_policy_window_is_refused(name: str, days: float) -> None:
+    with pytest.raises(InvalidInput, match="a window cannot have"):
+        Policy.of_days(name, days)
 
 
 def test_policy_window_is_stored_without_rounding(run: Run) -> None:

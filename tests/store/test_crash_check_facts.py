@@ -287,3 +287,25 @@ def test_decision_that_was_applied_is_accepted(path: Path, decision: dict[str, A
 def test_decision_that_was_not_applied_is_noticed(path: Path, decision: dict[str, Any], message: str) -> None:
     with pytest.raises(CommitsLost, match=message):
         applied(path, **decision)
+
+
+@pytest.mark.parametrize(
+    ("clients", "named", "round_", "stands"),
+    [
+        (1, "ab", 1000, True),
+        (1, "cd", 1000, False),
+        (1, "ab", 999, False),
+        (1, "ab", 1001, False),
+        (1, None, 3, True),  # a later batch has removed the digest
+        (0, None, 1000, True),
+        (0, None, 999, False),
+        (0, "ab", 1000, False),
+    ],
+)
+def test_receipt_stands_if_its_model_is_the_current_one(
+    clients: int, named: str | None, round_: int, stands: bool
+) -> None:
+    server: Any = SimpleNamespace(roster=IdSet(range(clients)), rounds_done=int("1000"), model_digest=lambda: "ab")
+    book = SimpleNamespace(receipt=lambda _id: SimpleNamespace(model_digest=named), round_of=lambda _id: round_)
+    record: Any = SimpleNamespace(book=book)
+    assert crash_check._stands(server, record, "r-1") is stands

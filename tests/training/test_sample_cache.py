@@ -122,3 +122,13 @@ def test_rows_filled_by_one_process_are_read_by_the_others() -> None:
     x, y = next(shared.batches(later))
     assert (x[:, 0].tolist(), y.tolist()) == ([1.0, 3.0], [1, 0])
     assert source.read == []
+
+
+@pytest.mark.parametrize("shape", [(2,), (4,), (3, 3)])
+def test_client_whose_samples_have_another_shape_has_no_shared_rows(shape: tuple[int, ...]) -> None:
+    source = Source({0: pair(0), 1: pair(1, shape=shape), 2: pair(2, shape=shape)})
+    shared = SharedSampleCache(source, torch.float32, {"a": 1, "b": 2}, work((0,), (0,)))
+    x, _ = next(shared.batches(work((1, 2), (1, 2), client="b")))
+    assert x.shape == (2, *shape)
+    assert np.array_equal(x.numpy(), np.stack([pair(1, shape=shape)[0], pair(2, shape=shape)[0]]))
+    assert shared._rows(work((1, 2), (1, 2), client="b")) is None
