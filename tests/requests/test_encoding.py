@@ -126,11 +126,11 @@ def test_body_of_a_submission_is_what_was_asked_for() -> None:
     assert len({first.body(), *(other.body() for other in others)}) == 4
 
 
-def test_submission_received_ahead_of_the_clock_is_taken_in_now() -> None:
+def test_submission_received_ahead_of_the_clock_is_accepted_now() -> None:
     made = Submission.of((Request(7),), "exogenous")
-    assert made.taken_in() == made
+    assert made.with_acceptance_time() == made
     ahead = replace(made, received="2999-01-01T00:00:00.000+00:00")
-    assert ahead.taken_in().received < "2999"
+    assert ahead.with_acceptance_time().received < "2999"
 
 
 @pytest.mark.parametrize(

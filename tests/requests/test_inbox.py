@@ -15,8 +15,7 @@ import pytest
 
 from fedforget import Request
 from fedforget.disk import files
-from fedforget.errors import RunDamaged
-from fedforget.errors import InvalidInput, StorageFailed
+from fedforget.errors import InvalidInput, RunDamaged, StorageFailed
 from fedforget.requests import inbox as inbox_module
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission

@@ -20,6 +20,7 @@ from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Basis, Stage, Submission, one_month_after
 from fedforget.requests.policy import Policy
 from fedforget.store import run_directory
+from fedforget.store.server_store import ServerStore
 from tests.helpers import function_files, hand_in
 from tests.requests.other_process import BUSY, REFUSED, OtherProcess, forget_in_other_process
 from tests.requests.world import DATA, PLAN, opened
@@ -744,3 +745,23 @@ def test_only_an_exogenous_request_leaves_given_seeds_untainted(run: Run, basis:
     with run_directory.reading(run.path) as found:
         assert found.record.book.tainted is (basis != Basis.EXOGENOUS)
     assert run.verify().ok
+
+
+def test_request_interrupted_between_the_rewinds_of_clients_and_server_is_finished(run: Run, tmp_path: Path) -> None:
+    """The clients have rewound to round 0 and have no witness left; the server still has all rounds."""
+    with run_directory.reading(run.path) as found:
+        used = [(c, s, step) for c in found.clients.clients() for s, step in found.clients.first_steps(c).items()]
+    client, sample, _ = next(each for each in used if PLAN.round_of(each[2]) == 1)
+    target = Request(client, sample)
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ServerStore, "rewind", stop)
+        with pytest.raises(KeyboardInterrupt):
+            run.forget(target)
+    again = opened(run.path, plan=None, seed=None)
+    again.run_pending()
+    assert function_files(run.path) == without(tmp_path / "never", target)
+    assert [receipt.state for receipt in again.receipts()] == ["purged"]

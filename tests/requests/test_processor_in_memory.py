@@ -63,7 +63,7 @@ class Life:
         never = prf_server(without(WORLD, requests), PLAN, 1)
         learn(never, PLAN.rounds)
         assert view(self.processor.server) == view(never)
-        assert self.batches.pending() == []
+        assert self.batches.unfinished() == []
 
 
 def asked(*requests: Request, basis: str = "exogenous") -> Submission:
@@ -113,14 +113,14 @@ def test_pending_request_waits_until_another_covers_it() -> None:
     life = Life()
     (pending,) = life.processor.intake.accept(asked(Request(0, 1)))
     (other,) = life.processor.intake.accept(asked(Request(1, 0)))
-    assert life.book.waiting() == {pending: Request(0, 1), other: Request(1, 0)}
+    assert life.book.pending() == {pending: Request(0, 1), other: Request(1, 0)}
     assert life.book.knows(pending)
     assert not life.book.knows("r-0")
     life.forget(Request(0))
-    assert life.book.waiting() == {other: Request(1, 0)}
+    assert life.book.pending() == {other: Request(1, 0)}
     life.require_state_without(Request(0))
     life.book.cancel(other)
-    assert life.book.waiting() == {}
+    assert life.book.pending() == {}
 
 
 def test_request_that_arrives_joins_the_recomputation() -> None:

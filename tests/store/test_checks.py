@@ -55,7 +55,7 @@ def refusal(run: Path) -> str:
 def test_whole_run_has_every_fact_once(run: Path) -> None:
     with contextlib.ExitStack() as stack:
         parts = checks.Parts(run, stack)
-        told = [(fact.name, fact.look()) for fact in parts.facts(seeds_when_sealed=True)]
+        told = [(fact.name, fact.check()) for fact in parts.facts(seeds_when_sealed=True)]
         assert parts.sealed
     sizes = [f"{(run / name).stat().st_size} bytes" for name in ("record.db", "server.db", "clients.db")]
     assert told == [
@@ -237,7 +237,7 @@ def test_interrupted_request_is_refused_to_readers_that_need_an_idle_run(
     with pytest.raises(UnfinishedRequest, match="was interrupted"), run_directory.reading(run.path):
         pass
     with run_directory.reading(run.path, only_idle=False) as found:
-        assert found.record.batches.pending()
+        assert found.record.batches.unfinished()
 
 
 def counted(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> int:

@@ -19,7 +19,7 @@ from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost
 from fedforget.store import client_store, crash_check, server_store
 from fedforget.store.client_store import ClientStore
-from fedforget.store.crash_check import _require_in_step, _Uses, _witness_is_missing
+from fedforget.store.crash_check import _FirstUseCheck, _require_in_step, _witness_is_missing
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
 from tests.requests.world import DATA, opened, samples
@@ -65,9 +65,9 @@ def test_whole_run_is_in_step(path: Path) -> None:
     with stores(path) as (server, clients):
         assert clients.has_unused()
         assert not _witness_is_missing(server, clients)
-        assert not _Uses(server, clients).end_is_missing()
+        assert not _FirstUseCheck(server, clients).end_is_missing()
         for round_ in range(PLAN.rounds + 1):
-            assert not _Uses(server, clients).differ_after(round_)
+            assert not _FirstUseCheck(server, clients).differ_after(round_)
         _require_in_step(server, clients, None)
         _require_in_step(server, clients, 2)
 
@@ -140,7 +140,7 @@ def test_each_missing_use_of_the_last_round_that_noted_any_is_noticed(path: Path
         copy = Path(shutil.copytree(path, tmp_path / f"copy {number}"))
         alter(copy, "UPDATE samples SET first_step = NULL WHERE client = ? AND sample = ?", client, sample)
         with stores(copy) as (server, clients):
-            assert _Uses(server, clients).end_is_missing()
+            assert _FirstUseCheck(server, clients).end_is_missing()
             with pytest.raises(CommitsLost, match="first uses are not those"):
                 _require_in_step(server, clients, None)
 
@@ -150,7 +150,7 @@ def test_all_uses_since_any_step_missing_are_noticed(path: Path, tmp_path: Path)
         copy = Path(shutil.copytree(path, tmp_path / f"copy {step}"))
         alter(copy, "UPDATE samples SET first_step = NULL WHERE first_step >= ?", step)
         with stores(copy) as (server, clients):
-            assert _Uses(server, clients).end_is_missing()
+            assert _FirstUseCheck(server, clients).end_is_missing()
 
 
 def test_use_noted_too_late_is_noticed(path: Path) -> None:
@@ -158,7 +158,7 @@ def test_use_noted_too_late_is_noticed(path: Path) -> None:
     client, sample, step = uses[-1]
     alter(path, "UPDATE samples SET first_step = ? WHERE client = ? AND sample = ?", step + 1, client, sample)
     with stores(path) as (server, clients):
-        assert _Uses(server, clients).differ_after(PLAN.round_of(step) - 1)
+        assert _FirstUseCheck(server, clients).differ_after(PLAN.round_of(step) - 1)
 
 
 @pytest.mark.parametrize("rewound_to", range(PLAN.rounds))
@@ -172,10 +172,10 @@ def test_every_wrong_use_after_the_rewind_is_noticed_and_none_before_it(
             drawn_again = any(
                 PLAN.round_of(later) > rewound_to
                 for round_ in range(rewound_to + 1, PLAN.rounds + 1)
-                for who, what, later in _Uses(server, clients)._of_round(round_)
+                for who, what, later in _FirstUseCheck(server, clients)._of_round(round_)
                 if (who, what) == (client, sample)
             )
-            assert _Uses(server, clients).differ_after(rewound_to) is drawn_again
+            assert _FirstUseCheck(server, clients).differ_after(rewound_to) is drawn_again
             assert drawn_again or PLAN.round_of(step) <= rewound_to
 
 
@@ -187,7 +187,7 @@ def test_number_of_rounds_drawn_again_is_bounded(
     client, sample, _ = next(use for use in first_steps(path) if PLAN.round_of(use[2]) == 3)
     alter(path, "UPDATE samples SET first_step = NULL WHERE client = ? AND sample = ?", client, sample)
     with stores(path) as (server, clients):
-        uses = _Uses(server, clients)
+        uses = _FirstUseCheck(server, clients)
         one_round = 2 * (6 + 1000) + 2 * (2 * (60 + 1000)) + 1
         monkeypatch.setattr(crash_check, "_MOST_DRAWN", rounds * one_round)
         assert uses._affordable() == rounds
@@ -203,16 +203,16 @@ def test_end_is_looked_for_only_in_the_rounds_that_are_affordable(
 ) -> None:
     alter(path, "UPDATE samples SET first_step = NULL")
     asked: list[int] = []
-    real = _Uses._of_round
+    real = _FirstUseCheck._of_round
 
-    def of_round(self: _Uses, round_: int) -> Any:
+    def of_round(self: _FirstUseCheck, round_: int) -> Any:
         asked.append(round_)
         return real(self, round_)
 
-    monkeypatch.setattr(_Uses, "_affordable", lambda _: affordable)
-    monkeypatch.setattr(_Uses, "_of_round", of_round)
+    monkeypatch.setattr(_FirstUseCheck, "_affordable", lambda _: affordable)
+    monkeypatch.setattr(_FirstUseCheck, "_of_round", of_round)
     with stores(path) as (server, clients):
-        assert _Uses(server, clients).end_is_missing() is bool(affordable)
+        assert _FirstUseCheck(server, clients).end_is_missing() is bool(affordable)
     assert asked == ([min(affordable, PLAN.rounds)] if affordable else []), "the latest first; one is enough"
 
 
@@ -223,7 +223,7 @@ def test_cost_of_a_round_counts_every_client_slot_and_sample(monkeypatch: pytest
     cost = 40 * (24 + 1000) + 24 * (3 * (27 + 1000)) + 1  # 40 slots, at most 24 clients that draw three batches each
     for most, affordable in ((cost - 1, 0), (cost, 1), (7 * cost - 1, 6), (7 * cost, 7)):
         monkeypatch.setattr(crash_check, "_MOST_DRAWN", most)
-        assert _Uses(server, clients)._affordable() == affordable
+        assert _FirstUseCheck(server, clients)._affordable() == affordable
 
 
 @pytest.mark.parametrize(

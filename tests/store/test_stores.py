@@ -224,9 +224,11 @@ def test_environment_that_is_noted_already_is_not_written_again(trail: Record) -
 def test_environments_and_metrics_are_rewound_with_the_rounds(trail: Record) -> None:
     trail.environments.begin(1, HERE)
     trail.environments.begin(4, THERE)
-    for round_, count in ((2, 4), (4, 4), (5, 0)):
-        trail.metrics.measured(round_, 3, count)
+    trail.metrics.measured(2, {None: (3, 4)})
+    trail.metrics.measured(4, {1: (1, 2), "a": (5, 6)})
+    trail.metrics.measured(5, {None: (0, 0)})
     assert trail.metrics.accuracies() == {2: 0.75, 4: 0.75}
+    assert [trail.metrics.clients_of(round_) for round_ in (2, 3, 4)] == [{None}, set(), {1, "a"}]
     assert (trail.metrics.accuracy(4), trail.metrics.accuracy(3)) == (0.75, None)
     with trail.database.transaction():
         trail.environments.rewind(4, ())
@@ -235,6 +237,9 @@ def test_environments_and_metrics_are_rewound_with_the_rounds(trail: Record) -> 
     assert trail.metrics.accuracies() == {2: 0.75, 4: 0.75}
     with trail.database.transaction():
         trail.environments.rewind(3, ())
+        trail.metrics.rewind(4, (1,))
+    assert trail.metrics.accuracies() == {2: 0.75, 4: 5 / 6}
+    with trail.database.transaction():
         trail.metrics.rewind(3, ())
     assert trail.environments.of_rounds(9) == [TrainedRounds(1, 9, HERE)]
     assert trail.metrics.accuracies() == {2: 0.75}
