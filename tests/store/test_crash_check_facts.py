@@ -216,6 +216,17 @@ def test_end_is_looked_for_only_in_the_rounds_that_are_affordable(
     assert asked == ([min(affordable, PLAN.rounds)] if affordable else []), "the latest first; one is enough"
 
 
+def test_end_is_looked_for_back_to_the_last_round_that_noted_a_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for last in range(PLAN.rounds, 0, -1):
+        alter(path, "UPDATE samples SET first_step = ?", PLAN.step_of(last, 1))
+        alter(path, "UPDATE samples SET first_step = NULL WHERE sample = 0")
+        asked: list[int] = []
+        monkeypatch.setattr(_FirstUseCheck, "_of_round", lambda _, round_, asked=asked: asked.append(round_) or ())
+        with stores(path) as (server, clients):
+            assert not _FirstUseCheck(server, clients).end_is_missing()
+        assert asked == list(range(PLAN.rounds, last - 1, -1))
+
+
 def test_cost_of_a_round_counts_every_client_slot_and_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     plan = Plan(40, 2, 3, 5)
     server: Any = SimpleNamespace(plan=plan, seed=SeedSource("facts").server(), roster=IdSet(range(24)))

@@ -119,7 +119,7 @@ class PlanFile:
             raise RunTooNew(f"{path} is too new: {error.message}", hint=error.hint) from error
         except KeyError as error:
             raise RunDamaged(f"{path} is damaged: it lacks {error}", hint="restore it from a backup") from error
-        except (ValueError, TypeError, OverflowError, PlanRefused) as error:
+        except (ValueError, TypeError, AttributeError, OverflowError, PlanRefused) as error:
             raise RunDamaged(f"{path} is damaged: {str(error)[:200]}", hint="restore it from a backup") from error
 
 
