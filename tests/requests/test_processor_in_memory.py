@@ -91,7 +91,7 @@ def test_erased_target_keeps_its_request_and_costs_nothing() -> None:
     with pytest.raises(UnknownTarget):
         life.forget(Request(0, 99))
     with pytest.raises(UnknownTarget):
-        life.forget(Request("nobody"))
+        life.forget(Request("unknown"))
 
 
 def test_sample_of_an_erased_client_has_the_request_of_its_client() -> None:

@@ -108,7 +108,7 @@ def test_uses_and_witnesses_are_noted_one_without_the_other(clients: ClientStore
 
 def test_new_seeds_are_stored_for_the_named_clients(clients: ClientStore) -> None:
     other = SeedSource("other").client(1)
-    clients.reseed({1: other, "nobody": SEEDS.client("nobody")})
+    clients.reseed({1: other, "unknown": SEEDS.client("unknown")})
     assert clients.commitments() == {1: other.commitment}
 
 
