@@ -56,6 +56,7 @@ NEEDS_ARGUMENTS = {"core/VariableReplacer", "core/VariableInserter"}
 
 
 Key = tuple[str, str, int, str]
+Place = tuple[str, str, str, str]
 Calls = dict[str, tuple[float, set[tuple[str, int]]]]  # a test, its seconds, and the functions of the package it calls
 
 
@@ -66,12 +67,13 @@ class Mutant:
     module: str
     operator: str
     line: int
+    where: str  # the class or function around the line
     change: str
     outcome: str = ""  # caught, timeout or survived; of the unmutated room: passed
     by: str = ""  # the first test that failed; of the unmutated room: the commit
     seconds: int = 0
     verdict: str = ""  # of a survivor, by hand: equivalent, cosmetic or real
-    reason: str = ""  # of an equivalent one: why no behaviour changes; of a real one: what does
+    reason: str = ""  # of one that is not real: why no behaviour changes
     caught_since: str = ""  # the first test that fails on it now
 
     @property
@@ -83,9 +85,14 @@ class Mutant:
         return self.module, self.operator, self.line, self.change
 
     @property
-    def place(self) -> tuple[str, str, str]:
-        """The same after other lines were added or deleted, or the function was moved to another file of its room."""
-        return self.room, self.operator, self.change
+    def place(self) -> Place:
+        """The same after lines were added or deleted, or the function was moved to another file of its room."""
+        return self.room, self.operator, self.where, self.code
+
+    @property
+    def code(self) -> str:
+        """The change without the comments of its lines."""
+        return "\n".join(line.partition("  # ")[0] for line in self.change.splitlines())
 
 
 # ---------------------------------------------------------------------------------------------------------- the draw
@@ -131,7 +138,7 @@ def mutate(path: Path, name: str, occurrence: int) -> tuple[Mutant, str] | None:
         return None
     line, change = changed_line(before.splitlines(), after.splitlines())
     module = str(path.relative_to(ROOT / "src" / "fedforget"))
-    return Mutant(module, name.removeprefix("core/"), line, change), after
+    return Mutant(module, name.removeprefix("core/"), line, place_of(before, line), change), after
 
 
 def what_runs(source: str) -> str:
@@ -360,12 +367,23 @@ def tests_calling(mutant: Mutant, calls: Calls) -> list[str]:
 
 def first_line_of_function(mutant: Mutant) -> int:
     """Of the innermost function around the mutated line, as code objects count it; 0 outside of functions."""
-    tree = ast.parse((ROOT / "src" / "fedforget" / mutant.module).read_text(encoding="utf-8"))
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
-    starts = [
-        (min([node.lineno, *(d.lineno for d in node.decorator_list)]), node.end_lineno or 0) for node in functions
-    ]
-    return max((start for start, end in starts if start <= mutant.line <= end), default=0)
+    source = (ROOT / "src" / "fedforget" / mutant.module).read_text(encoding="utf-8")
+    functions = [node for node in around(source, mutant.line) if isinstance(node, ast.FunctionDef)]
+    return first_line(functions[-1]) if functions else 0
+
+
+def place_of(source: str, line: int) -> str:
+    return ".".join(node.name for node in around(source, line))
+
+
+def around(source: str, line: int) -> list[ast.FunctionDef | ast.ClassDef]:
+    """The classes and functions that hold a line, decorators included, from the outside in."""
+    nodes = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef | ast.ClassDef)]
+    return sorted((node for node in nodes if first_line(node) <= line <= (node.end_lineno or 0)), key=first_line)
+
+
+def first_line(node: ast.FunctionDef | ast.ClassDef) -> int:
+    return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 
 def run_all(orders: Iterable[Order]) -> Iterator[Ended]:
@@ -531,7 +549,7 @@ def without_mutation() -> tuple[dict[str, Mutant], Calls]:
         room = ended.order.room
         if ended.outcome != "survived":
             raise SystemExit(f"the tests of {room} fail without a mutation: {ended}")
-        rooms[room] = Mutant(f"{room}/", "", 0, "", "passed", commit, ended.seconds)
+        rooms[room] = Mutant(f"{room}/", "", 0, "", "", "passed", commit, ended.seconds)
         calls |= pickle.loads((ended.copy / "calls").read_bytes())
         report(rooms[room])
     memory.parent.mkdir(exist_ok=True)
@@ -542,33 +560,52 @@ def without_mutation() -> tuple[dict[str, Mutant], Calls]:
 def again() -> None:
     """Run the survivors that change behaviour once more, wherever their lines are now."""
     results = read()
-    real = {mutant.place for mutant in results if mutant.verdict == "real"}
-    found: dict[Key, tuple[Mutant, str]] = {}
-    for path, operator, occurrence in (position for room in ROOMS for position in positions_in(room)):
-        room = path.relative_to(ROOT / "src" / "fedforget").parts[0]
-        if any(place[:2] == (room, operator.removeprefix("core/")) for place in real):
-            made = mutate(path, operator, occurrence)
-            if made is not None and made[0].place in real:
-                found[made[0].key] = made
+    wanted = [mutant for mutant in results if mutant.verdict == "real"]
+    present = list(made_like(wanted))
+    found = {mutant: same_mutants(mutant, [each for each, _ in present]) for mutant in wanted}
+    chosen = {each.key for same in found.values() for each in same}
+    made = {mutant.key: (mutant, source) for mutant, source in present if mutant.key in chosen}
     unmutated, calls = without_mutation()
     limits = {room: max(LIMIT, 3.0 * mutant.seconds) for room, mutant in unmutated.items()}
-    since = dict.fromkeys(real, "the code is gone")
-    missed = list[Order]()
-    for ended in run_all(first_orders(found, {}, limits, calls)):
+    since: dict[Place, str] = {}
+    missed: list[Order] = []
+    for ended in run_all(first_orders(made, {}, limits, calls)):
         if ended.outcome == "survived" and ended.order.tests:
             missed.append(replace(ended.order, tests=()))
         else:
             note_since(ended, since)
     for ended in run_all(missed):
         note_since(ended, since)
-    write(replace(mutant, caught_since=since.get(mutant.place, "")) for mutant in results)
-    if left := [place for place, by in since.items() if not by]:
+    caught = {
+        mutant: "; ".join(dict.fromkeys(since[each.place] for each in same)) if same else "the code is gone"
+        for mutant, same in found.items()
+        if all(since[each.place] for each in same)
+    }
+    write(replace(mutant, caught_since=caught.get(mutant, "")) for mutant in results)
+    if left := [mutant.place for mutant in wanted if mutant not in caught]:
         raise SystemExit(f"{len(left)} still survive: {left}")
 
 
-def note_since(ended: Ended, since: dict[tuple[str, str, str], str]) -> None:
+def made_like(wanted: Sequence[Mutant]) -> Iterator[tuple[Mutant, str]]:
+    """Every mutant of the present source that is one of these."""
+    for path, operator, occurrence in (position for room in ROOMS for position in positions_in(room)):
+        room, name = path.relative_to(ROOT / "src" / "fedforget").parts[0], operator.removeprefix("core/")
+        alike = [mutant for mutant in wanted if (mutant.room, mutant.operator) == (room, name)]
+        made = mutate(path, operator, occurrence) if alike else None
+        if made is not None and any(mutant.code == made[0].code for mutant in alike):
+            yield made
+
+
+def same_mutants(mutant: Mutant, present: Sequence[Mutant]) -> list[Mutant]:
+    """Those at its place; if there are none, those of the same text, whose function has another name now."""
+    same = [each for each in present if each.place == mutant.place]
+    text = [each for each in present if each.place[:2] == mutant.place[:2] and each.code == mutant.code]
+    return same or text
+
+
+def note_since(ended: Ended, since: dict[Place, str]) -> None:
     [(mutant, _)] = ended.order.mutants
-    if since[mutant.place]:  # else a mutant of the same text in another function survives
+    if since.get(mutant.place, "none yet"):  # else an equal line of the same function survives
         since[mutant.place] = "" if ended.outcome == "survived" else ended.by or ended.outcome
     report(replace(mutant, outcome=ended.outcome, by=ended.by, seconds=ended.seconds))
 
@@ -611,17 +648,18 @@ COLUMNS = (
 )
 TEXT = """Written by `make mutation`: {count} mutants, drawn at random (seed {seed}) from all that cosmic-ray makes of
 five rooms at commit {commit}, each equally likely. Mutants that only touch docstrings, annotations or `if
-TYPE_CHECKING` blocks are left out before the draw. Each is run with the fast tests of its own room alone; the slow
-proofs and the tests of the command line, which use these rooms as well, are not asked. A mutant is caught when a test
-fails, or when its tests need more processor time than the limit: in seconds, with the time of the unmutated tests in
-brackets, {limits}. Tests that call the mutated function come first. What passes them runs all tests of the room,
-several mutants at once, and by itself if a test fails.
+TYPE_CHECKING` blocks are left out before the draw. Each is run with the fast tests of its own room alone; the
+slow proofs and the tests of the command line, which use these rooms as well, are not asked. A mutant is caught
+when a test fails, or when its tests need more processor time than the limit: in seconds, with the time of the
+unmutated tests in brackets (while every call is noted), {limits}. Tests that call the mutated function come
+first. What passes them runs all tests of the room, several mutants at once, and by itself if a test fails.
 
-*Rate* is the share caught by the tests as they were when the mutants were drawn, with Wilson's interval. Survivors
-that were read have a verdict in `tests/mutation_results.csv`, with its reason: *equivalent* ones can't change what a
-caller sees, apart from the time or memory it takes; of others only the *text* of a message changes; those that change
-*behaviour* get a test or lose their code (*now caught*; `python tests/mutation.py --again` runs them once more). The
-rest is not read yet."""
+*Rate* is the share caught by the tests as they were when the mutants were drawn, with Wilson's interval; it
+says how many of all such mutants they would catch. Every survivor was read. *Equivalent* ones can't change what
+a caller sees, apart from the time or memory it takes; of others only the *text* of a message changes. For each
+one that changes *behaviour* a test was added or sharpened, or the code was deleted: *now caught*.
+`tests/mutation_results.csv` has every mutant, what caught it, and the reason of each verdict; `python
+tests/mutation.py --again` runs those that changed behaviour once more."""
 
 
 if __name__ == "__main__":
