@@ -577,7 +577,7 @@ def again() -> None:
     for ended in run_all(missed):
         note_since(ended, since)
     caught = {
-        mutant: "; ".join(dict.fromkeys(since[each.place] for each in same)) if same else "the code is gone"
+        mutant: "; ".join(dict.fromkeys(since[each.place] for each in same)) if same else GONE
         for mutant, same in found.items()
         if all(since[each.place] for each in same)
     }
@@ -623,11 +623,12 @@ def section() -> str:
     unmutated = {mutant.room: mutant for mutant in results if not mutant.operator}
     seconds = {room: mutant.seconds for room, mutant in unmutated.items()}
     limits = ", ".join(f"`{room}` {max(LIMIT, 3.0 * seconds[room]):.0f} ({seconds[room]})" for room in ROOMS)
-    commit = unmutated[ROOMS[0]].by
-    text = textwrap.fill(TEXT.format(count=len(drawn), seed=SEED, commit=commit, limits=limits).split("\n\n")[0], 120)
-    rest = TEXT.partition("\n\n")[2]
+    gone = sum(mutant.caught_since == GONE for mutant in drawn)
+    text = TEXT.format(count=len(drawn), seed=SEED, commit=unmutated[ROOMS[0]].by, limits=limits, gone=gone)
+    paragraphs = [textwrap.fill(part, 120, break_on_hyphens=False) for part in text.split("\n\n")]
     rows = [row(room, [mutant for mutant in drawn if mutant.room == room]) for room in ROOMS]
-    return "\n".join([HEADING, "", text, "", rest, "", *COLUMNS, *rows, row("in all", drawn)])
+    table = "\n".join([*COLUMNS, *rows, row("in all", drawn)])
+    return "\n\n".join([HEADING, *paragraphs, table])
 
 
 def row(name: str, mutants: Sequence[Mutant]) -> str:
@@ -648,18 +649,19 @@ COLUMNS = (
 )
 TEXT = """Written by `make mutation`: {count} mutants, drawn at random (seed {seed}) from all that cosmic-ray makes of
 five rooms at commit {commit}, each equally likely. Mutants that only touch docstrings, annotations or `if
-TYPE_CHECKING` blocks are left out before the draw. Each is run with the fast tests of its own room alone; the
-slow proofs and the tests of the command line, which use these rooms as well, are not asked. A mutant is caught
-when a test fails, or when its tests need more processor time than the limit: in seconds, with the time of the
-unmutated tests in brackets (while every call is noted), {limits}. Tests that call the mutated function come
-first. What passes them runs all tests of the room, several mutants at once, and by itself if a test fails.
+TYPE_CHECKING` blocks are left out before the draw. Each is run with the fast tests of its own room alone; the slow
+proofs and the tests of the command line, which use these rooms as well, are not asked. A mutant is caught when a test
+fails, or when its tests need more processor time than the limit: in seconds, with the time of the unmutated tests in
+brackets (while every call is noted), {limits}. Tests that call the mutated function come first. What passes them runs
+all tests of the room, several mutants at once, and by itself if a test fails.
 
-*Rate* is the share caught by the tests as they were when the mutants were drawn, with Wilson's interval; it
-says how many of all such mutants they would catch. Every survivor was read. *Equivalent* ones can't change what
-a caller sees, apart from the time or memory it takes; of others only the *text* of a message changes. For each
-one that changes *behaviour* a test was added or sharpened, or the code was deleted: *now caught*.
-`tests/mutation_results.csv` has every mutant, what caught it, and the reason of each verdict; `python
-tests/mutation.py --again` runs those that changed behaviour once more."""
+*Rate* is the share caught by the tests as they were when the mutants were drawn, with Wilson's interval. Every
+survivor was read. *Equivalent* ones can't change what a caller sees, apart from the time or memory it takes; of others
+only the *text* of a message changes. For each one that changes *behaviour* a test was added or sharpened, which the
+mutant fails: *now caught*; {gone} of these are in code that was deleted since. `tests/mutation_results.csv` has every
+mutant, what caught it, and the reason of each verdict; `python tests/mutation.py --again` runs those that changed
+behaviour once more."""
+GONE = "the code is gone"
 
 
 if __name__ == "__main__":
