@@ -199,6 +199,16 @@ def test_interrupted_batch_is_not_finished_by_another_learner(
     assert function_files(run.path) == function_files(never.path)
 
 
+@contextlib.contextmanager
+def interrupted_before_learning(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The block is interrupted when the data are removed, before a round is computed."""
+    with monkeypatch.context() as patch:
+        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
+        patch.setattr("fedforget.requests.processor.learn", _interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            yield
+
+
 def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
@@ -307,11 +317,8 @@ def test_interrupted_batch_that_touches_every_client_is_not_finished_by_another_
     run = Run(scratch_path / "run", Plan(1, 3, 3, 6), model=net(Changing), data=data, seed=SEED)
     run.train()
     requests = [Request(client, sample) for client in data for sample in range(4)]
-    with monkeypatch.context() as patch:
-        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
-        patch.setattr("fedforget.requests.processor.learn", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run.forget(requests, recompute_all=True)
+    with interrupted_before_learning(monkeypatch):
+        run.forget(requests, recompute_all=True)
     with monkeypatch.context() as patch:
         patch.setattr(Changing, "function", torch.tanh)
         with pytest.raises(LearnerDiffers, match="than when the request began"):
@@ -326,11 +333,8 @@ def test_batch_begun_in_another_environment_that_left_no_witness_needs_recompute
     run = make(scratch_path / "run")
     run.train()
     first = first_drawn(run)
-    with monkeypatch.context() as patch:
-        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
-        patch.setattr("fedforget.requests.processor.learn", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            run.forget(client=first)
+    with interrupted_before_learning(monkeypatch):
+        run.forget(client=first)
     monkeypatch.setattr("fedforget.session.pledge._environment", lambda: "another")
     with pytest.raises(EnvironmentDiffers, match="begun in another environment"):
         run.train()
@@ -428,11 +432,8 @@ def test_interrupted_rewind_to_round_0_is_not_finished_by_a_learner_of_the_same_
         else:
             run.forget(Request(first, None if level == "client" else 0), recompute_all=level == "sample")
 
-    with monkeypatch.context() as patch:
-        patch.setattr("fedforget.algorithm.forget.learn", _interrupt)
-        patch.setattr("fedforget.requests.processor.learn", _interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            ask()
+    with interrupted_before_learning(monkeypatch):
+        ask()
     assert (run.status().rounds_done, run.status().pending) == (0, True)
     before = function_files(run.path)
     with monkeypatch.context() as patch:
