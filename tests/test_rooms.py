@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import contextlib
 import json
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
@@ -248,3 +250,22 @@ def test_commands_that_only_look_do_not_load_torch(run: Path, command: str) -> N
     arguments = [str(run) if word == "RUN" else word for word in command.split()]
     loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
     assert not loaded & {"torch", "sklearn"}
+
+
+def test_forgetting_what_was_never_drawn_does_not_load_torch(run: Path) -> None:
+    """A request that changes no draw needs neither the model nor the data."""
+    with contextlib.closing(sqlite3.connect(f"file:{run / 'clients.db'}?mode=ro&immutable=1", uri=True)) as clients:
+        client, sample = clients.execute("SELECT client, sample FROM samples WHERE first_step IS NULL").fetchone()
+    arguments = ["forget", str(run), "--client", str(client), "--sample", str(sample), "--basis", "exogenous"]
+    loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
+    assert not loaded & {"torch", "sklearn", "scipy"}
+    with contextlib.closing(sqlite3.connect(f"file:{run / 'clients.db'}?mode=ro&immutable=1", uri=True)) as clients:
+        left = clients.execute("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)).fetchall()
+    assert not left
+
+
+def test_training_on_digits_does_not_load_scikit_learn(tmp_path: Path) -> None:
+    plan = ["--clients", "5", "--clients-per-round", "1", "--batch-size", "2", "--local-steps", "1", "--rounds", "1"]
+    arguments = ["train", *plan, "--out", str(tmp_path / "run"), "--federation", "inline"]
+    loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
+    assert not loaded & {"sklearn", "scipy"}

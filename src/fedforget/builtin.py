@@ -16,14 +16,14 @@ from fedforget.data.registry import DIGITS, NAMES, dataset_of
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
-from fedforget.store.plan_file import NAME, OWN, PlanFile, Settings
+from fedforget.store.plan_file import NAME, PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 
 if TYPE_CHECKING:
     from fedforget.run import Run
     from fedforget.session.engine import Engine, Model
 
-__all__ = ["DataChoice", "engine_of", "open_run", "sizes_of", "start_run"]
+__all__ = ["DataChoice", "engine_of", "open_run", "require_built_in", "sizes_of", "start_run"]
 
 _INLINE = Workforce()
 
@@ -92,8 +92,6 @@ def _initial_model(
 
 def _require_buildable(run: OpenRun) -> None:
     """Refuse a plan whose model is larger than the run's model files, before allocating memory for it."""
-    if run.file.model.get("name") == OWN:
-        return
     from fedforget.training.models import structure_of_settings  # noqa: PLC0415 (torch)
 
     if structure_of_settings(run.file.model) != run.file.tensors:
@@ -101,6 +99,15 @@ def _require_buildable(run: OpenRun) -> None:
             f"{run.path / NAME} is damaged: its tensors are not those of its model", hint="restore it from a backup"
         )
     run.server.models.require_layout(run.server.model_digest(0))
+
+
+def require_built_in(run: OpenRun, instead: Callable[[], str] | None = None) -> None:
+    """Refuse a run with its own model or data. ``instead`` makes the hint."""
+    if not run.file.is_built_in or run.file.dataset.get("name") not in NAMES:
+        raise InvalidInput(
+            f"the model and data of {run.path} are not built in",
+            hint=instead() if instead else "open it in Python: fedforget.Run(path, model=…, data=…)",
+        )
 
 
 def engine_of(
@@ -117,12 +124,8 @@ def engine_of(
     model or data, which is refused. ``data_dir``: where to look for the data.
     """
     file = run.file
+    require_built_in(run, instead)
     _require_buildable(run)
-    if not file.is_built_in or file.dataset.get("name") not in NAMES:
-        raise InvalidInput(
-            f"the model and data of {run.path} are not built in",
-            hint=instead() if instead else "open it in Python: fedforget.Run(path, model=…, data=…)",
-        )
     from fedforget.session.engine import Engine, Model  # noqa: PLC0415 (torch)
     from fedforget.training.models import build_model  # noqa: PLC0415
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,14 +25,15 @@ from fedforget.requests.policy import Policy
 from fedforget.session import deferral
 from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
 from fedforget.session.engine import Engine, Model, OnRound
+from fedforget.session.options import RoundOptions
 from fedforget.session.preview import preview
 from fedforget.session.session import Session
 from fedforget.session.starting import create_run, require_place, require_same
 from fedforget.session.status import Status, export_run, status_of
-from fedforget.session.work import RoundOptions
 from fedforget.session.workforce import INLINE, Workforce
 from fedforget.store import plan_file, run_directory
 from fedforget.store.plan_file import PlanFile
+from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
 if TYPE_CHECKING:
@@ -137,7 +139,7 @@ class Run:
         with deferral.open_for_submission(self.path, submission, defer=defer) as (run, deferred):
             if deferred is not None:
                 return deferred(run, submission)
-            with Session.on(run, self._engine, options) as session:
+            with self._session_on(run, options) as session:
                 return session.forget(submission)
 
     def preview(self, requests: Iterable[Request] | Request) -> ForgettingCost[float]:
@@ -271,8 +273,12 @@ class Run:
 
     @contextlib.contextmanager
     def _session(self, options: RoundOptions) -> Iterator[Session]:
-        with run_directory.writing(self.path) as run, Session.on(run, self._engine, options) as session:
+        with run_directory.writing(self.path) as run, self._session_on(run, options) as session:
             yield session
+
+    def _session_on(self, run: OpenRun, options: RoundOptions) -> AbstractContextManager[Session]:
+        self._engine.model.require_of(run.file, run.path)  # the module may have changed since it was given
+        return Session.on(run, lambda: self._engine, options)
 
 
 def _rounds_to_sample(given: int | None) -> int | None:

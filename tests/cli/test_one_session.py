@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,10 @@ def test_forget_opens_the_run_once(tmp_path: Path, counted: Counter[str], level:
     sample = good("clients", tmp_path / "run", "--client", client).out.split()[0]
     counted.clear()
     target = ("--client", client) if len(level) == 2 else ("--client", client, "--sample", sample)
-    good("forget", tmp_path / "run", *target, "--basis", "exogenous", "--federation", "inline")
+    done = good("forget", tmp_path / "run", *target, "--basis", "exogenous", "--federation", "inline", "--json")
     assert counted.pop("sample hashed", 0) <= 1437
-    assert counted == ONCE
+    recomputed = json.loads(done.out)["receipts"][0]["recomputed_steps"]
+    assert counted == Counter(ONCE | {"learner": int(recomputed > 0)})
 
 
 def test_run_pending_and_add_open_the_run_once(tmp_path: Path, counted: Counter[str]) -> None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from functools import partial
 
+from fedforget import builtin
+from fedforget.builtin import require_built_in
 from fedforget.cli.options import RoundsOptions
 from fedforget.cli.output import Output
+from fedforget.session.options import RoundOptions
+from fedforget.session.session import Session
 from fedforget.session.status import status_of
 from fedforget.store.run_directory import OpenRun
-
-if TYPE_CHECKING:
-    from fedforget.session.session import Session
 
 
 @contextlib.contextmanager
@@ -32,11 +33,9 @@ def session_on(
     ``goal``: the last round that is computed (None: the present one). ``instead``: makes the hint for a run whose model
     or data are the user's own.
     """
-    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
-    from fedforget.session.session import Session  # noqa: PLC0415
-    from fedforget.session.work import RoundOptions  # noqa: PLC0415
-
-    engine = engine_of(run, how.workforce(), all_data=all_data, instead=instead, data_dir=how.data_dir)
+    require_built_in(run, instead)
+    workforce = how.workforce()
+    make_engine = partial(builtin.engine_of, run, workforce, all_data=all_data, data_dir=how.data_dir)
     if how.recompute_all and (done := status_of(run)).rounds_done:
         output.announce(f"recomputing all {done.rounds_done} rounds ({done.steps_done} steps)")
     rounds_done = run.server.rounds_done
@@ -45,5 +44,5 @@ def session_on(
         options = RoundOptions.of(
             advance, how.eval_every, recompute_all=how.recompute_all, accept_mixed=how.accept_mixed
         )
-        with Session.on(run, engine, options, data_checked=data_checked) as session:
+        with Session.on(run, make_engine, options, data_checked=data_checked) as session:
             yield session

@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedforget.algorithm.aggregate import aggregator
-from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
 from fedforget.data.federated import FederatedData
 from fedforget.errors import LearnerDiffers
 from fedforget.federation.background import BackgroundJob
-from fedforget.federation.draw_ahead import drawing_ahead
-from fedforget.federation.local import LocalFederation
+from fedforget.federation.local import InlineTrainer, LocalFederation, RoundTrainer
 from fedforget.federation.pool import WorkerPool
 from fedforget.session.workforce import INLINE, Workforce
 from fedforget.store.plan_file import PlanFile, Settings
@@ -105,30 +102,26 @@ class Engine:
         with fixed_arithmetic(float_type(self.model.module)), own_streams():
             yield
 
+    def trainer(self, learner: TorchLearner, sizes: Callable[[], dict[Id, int]]) -> RoundTrainer:
+        """What computes local rounds: worker processes, or this process."""
+        if self.workforce.federation == INLINE:
+            return InlineTrainer(learner)
+        return WorkerPool(
+            self.plan.clients_per_round,
+            learner,
+            workers=self.workforce.workers,
+            patience=self.workforce.patience,
+            before_fork=lambda first: learner.share(sizes(), first),
+            in_worker=_one_thread,
+        )
+
     @contextlib.contextmanager
     def federation(self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]) -> Iterator[Federation]:
         """Reach the clients whose memory this is."""
         learner = self.learner()
-        pool = (
-            None
-            if self.workforce.federation == INLINE
-            else WorkerPool(
-                self.plan.clients_per_round,
-                learner,
-                workers=self.workforce.workers,
-                patience=self.workforce.patience,
-                before_fork=lambda first: learner.share(sizes(), first),
-                in_worker=_one_thread,
-            )
-        )
-        with contextlib.closing(LocalFederation(self.plan, clients, learner, trainer=pool)) as federation:
+        trainer = self.trainer(learner, sizes)
+        with contextlib.closing(LocalFederation(self.plan, clients, learner, trainer=trainer)) as federation:
             yield federation
-
-    @contextlib.contextmanager
-    def server(self, run: OpenRun) -> Iterator[Server]:
-        with self.federation(run.clients, run.clients.sizes) as federation:
-            priorities = PrfPriorities(run.server.seed.value)
-            yield drawing_ahead(Server(self.plan, priorities, run.server, federation, self.aggregator()))
 
     @contextlib.contextmanager
     def measuring(self, run: OpenRun, every: int | None) -> Iterator[Callable[[int, Any], None] | None]:

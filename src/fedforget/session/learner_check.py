@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from enum import StrEnum
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.witness import Repetition, repeat_witness
-from fedforget.errors import EnvironmentDiffers, FedForgetError, InvalidInput, LearnerDiffers, RunDamaged
+from fedforget.errors import EnvironmentDiffers, FedForgetError, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
+from fedforget.session.options import OtherEnvironment
 from fedforget.session.pledge import pledged_elsewhere, repeat_pledge
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.run_directory import OpenRun
@@ -19,22 +19,6 @@ from fedforget.training.environment import arithmetic, numeric_differences, nume
 from fedforget.training.identity import differences, parts_of
 
 log = logging.getLogger("fedforget")
-
-
-class OtherEnvironment(StrEnum):
-    """What to do where other hardware or libraries trained the rounds that stay."""
-
-    REFUSE = "refuse"
-    RECOMPUTE = "recompute"  # all rounds, here: exact again
-    ACCEPT = "accept"  # bytes of neither environment
-
-    @classmethod
-    def of(cls, *, recompute_all: bool, accept_mixed: bool) -> OtherEnvironment:
-        if recompute_all and accept_mixed:
-            raise InvalidInput(
-                "all rounds cannot be recomputed and mixed", hint="give one of --recompute-all and --accept-mixed"
-            )
-        return cls.RECOMPUTE if recompute_all else cls.ACCEPT if accept_mixed else cls.REFUSE
 
 
 def require_learner(

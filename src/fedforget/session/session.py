@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
+from typing import TYPE_CHECKING
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
@@ -14,11 +15,15 @@ from fedforget.errors import InvalidInput
 from fedforget.requests.lifecycle import Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets, attach_targets
-from fedforget.session.engine import Engine
 from fedforget.session.newcomers import newcomers_of
+from fedforget.session.on_demand import EngineOnDemand, server_of
+from fedforget.session.options import RoundOptions
 from fedforget.session.status import Status, status_of, withdrawn_error
-from fedforget.session.work import RoundOptions, RunWork
+from fedforget.session.work import RunWork
 from fedforget.store.run_directory import OpenRun
+
+if TYPE_CHECKING:
+    from fedforget.session.engine import Engine
 
 log = logging.getLogger("fedforget")
 _AS_GIVEN = RoundOptions()
@@ -29,24 +34,36 @@ class Session:
     """Work on a run that this process has open for writing."""
 
     run: OpenRun
-    engine: Engine
+    engine: EngineOnDemand
     processor: Processor
     options: RoundOptions
 
     @classmethod
     @contextlib.contextmanager
     def on(
-        cls, run: OpenRun, engine: Engine, options: RoundOptions = _AS_GIVEN, *, data_checked: bool = False
+        cls,
+        run: OpenRun,
+        make_engine: Callable[[], Engine],
+        options: RoundOptions = _AS_GIVEN,
+        *,
+        data_checked: bool = False,
     ) -> Iterator[Session]:
-        """Start a session and accept the inbox. ``data_checked``: the data are known to be what the run began with."""
-        engine.model.require_of(run.file, run.path)
-        with engine.computing(), engine.server(run) as server:
+        """Start a session and accept the inbox. ``data_checked``: the data are known to be what the run began with.
+
+        The engine is made when a round has to be computed, and not at all for requests that change no draw.
+        """
+        with contextlib.ExitStack() as stack:
+            engine = EngineOnDemand(make_engine, stack)
+            if run.crashed or options.eval_every is not None:
+                engine()  # it will be needed: refuse a missing model or dataset before anything changes
+            server = stack.enter_context(server_of(run, engine))
             processor = RunWork(engine, run, server, options, data_checked).processor()
             processor.accept_inbox()
             yield cls(run, engine, processor, options)
 
     def train(self, goal: int) -> Status:
         """Finish interrupted requests, then train up to round ``goal``."""
+        self.engine()  # raises if the model is not the run's, also where no round is left to compute
         self.processor.finish()
         if not len(self.run.server.roster):
             raise withdrawn_error(self.run.path)
@@ -89,7 +106,7 @@ class Session:
         self.processor.finish()
         if seeds.origin == "given" and seeds.server().commitment != self.run.file.server_commitment:
             raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")
-        newcomers = newcomers_of(self.run, self.engine.data, targets, returning=returning, seeds=seeds)
+        newcomers = newcomers_of(self.run, self.engine().data, targets, returning=returning, seeds=seeds)
         added = {
             "clients": sum(new.seed is not None for new in newcomers),
             "samples": sum(len(new.samples) for new in newcomers),
@@ -102,5 +119,5 @@ class Session:
         return self._measured_status()
 
     def _measured_status(self) -> Status:
-        self.engine.measure(self.run, self.options.eval_every)
+        self.engine().measure(self.run, self.options.eval_every)
         return status_of(self.run)

@@ -2,52 +2,29 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound, Server
-from fedforget.algorithm.plan import check_eval_every
 from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.processor import Processor
-from fedforget.session.arguments import require_callback, require_flags, whole_or_none
-from fedforget.session.engine import Engine
-from fedforget.session.learner_check import OtherEnvironment, require_learner
-from fedforget.session.pledge import make_pledge
+from fedforget.session.on_demand import EngineOnDemand
+from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.training.environment import environment, is_mixed, numeric_environment
 
 
-@dataclass(frozen=True, slots=True)
-class RoundOptions:
-    """How a caller watches the rounds, and what it accepts where another environment trained the earlier ones."""
-
-    on_round: Callable[[int], None] | None = None  # called after each round
-    eval_every: int | None = None
-    other_environment: OtherEnvironment = OtherEnvironment.REFUSE
-
-    @classmethod
-    def of(
-        cls, on_round: Any = None, eval_every: Any = None, *, recompute_all: bool = False, accept_mixed: bool = False
-    ) -> RoundOptions:
-        """Check a caller's arguments."""
-        require_flags(recompute_all=recompute_all, accept_mixed=accept_mixed)
-        require_callback(on_round)
-        check_eval_every(whole_or_none(eval_every, "eval_every"))
-        return cls(on_round, eval_every, OtherEnvironment.of(recompute_all=recompute_all, accept_mixed=accept_mixed))
-
-
 @dataclass(slots=True)
 class RunWork:
     """The ``Work`` of a run that this process has opened to write."""
 
-    engine: Engine
+    engine: EngineOnDemand
     run: OpenRun
     server: Server
     options: RoundOptions
@@ -61,31 +38,36 @@ class RunWork:
     def check_data(self, leaving: Sequence[Request] = ()) -> None:
         """Check once per session: no other process changes what this one trains on."""
         if not self._data_checked:
-            self.engine.check_data(self.run, leaving)
+            self.engine().check_data(self.run, leaving)
             self._data_checked = True
 
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
         """Check once per session, as with the data."""
         if not self._learner_checked:
+            from fedforget.session.learner_check import require_learner  # noqa: PLC0415 (torch)
+
             server = self.run.server
             stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)
-            require_learner(self.engine, self.run, self.server, stays, leaving, self.options.other_environment)
+            require_learner(self.engine(), self.run, self.server, stays, leaving, self.options.other_environment)
             self._learner_checked = True
 
     def check_state(self, rewind_to: int) -> None:
         self.run.server.load(self.run.server.kept_at_or_before(rewind_to))
 
     def pledge(self, decision: Decision) -> Pledge | None:
+        from fedforget.session.pledge import make_pledge  # noqa: PLC0415 (torch)
+
         stays = self.run.server.kept_at_or_before(decision.rewind_to)
-        return None if self.run.file.plan.last_witnessed_round(stays) else make_pledge(self.engine, self.run, decision)
+        witnessed = self.run.file.plan.last_witnessed_round(stays)
+        return None if witnessed else make_pledge(self.engine(), self.run, decision)
 
     def begin_rounds(self) -> None:
         self.run.record.environments.begin(self.run.server.rounds_done + 1, numeric_environment())
 
-    @contextlib.contextmanager
+    @contextmanager
     def learning(self, goal: int) -> Iterator[OnRound]:
         computed, every = False, self.options.eval_every
-        with self.engine.measuring(self.run, every) as measure:
+        with nullcontext() if every is None else self.engine().measuring(self.run, every) as measure:
 
             def after(round_: int, state: State) -> None:
                 nonlocal computed
@@ -104,7 +86,8 @@ class RunWork:
 
     def outcome(self) -> Outcome:
         run = self.run
-        self.engine.measure(run, self.options.eval_every)
+        if self.engine.is_built:  # else no round was computed, and ``train`` measured this model
+            self.engine().measure(run, self.options.eval_every)
         return Outcome(
             rounds_done=run.server.rounds_done,
             model_digest=run.server.model_digest() if len(run.server.roster) else None,
