@@ -7,6 +7,7 @@ paths, which compare the state after forgetting with that of training without th
 from __future__ import annotations
 
 import contextlib
+import itertools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -258,19 +259,22 @@ def content_changed(change: Callable[[Any, int], tuple[Any, int]]) -> int:
 
 
 def content_changed_beside_erasure() -> int:
-    """Erase a sample of a client whose other sample has changed content: 0 if refused and not recorded."""
-    plan, other = Plan(2, 2, 2, 4), _data()
-    x, y = other[1][0]
-    other[1][0] = (x + 1, y)
-    with _directory() as directory:
-        run = _run(Path(directory, "run"), _data(), plan, 3)
-        run.train()
-        reopened = Run(run.path, model=_module(), data=other)
-        try:
-            reopened.forget(Request(1, 1))
-        except DataChanged:
-            return int(run.receipts() != [])
-        return 1
+    """Erase samples of clients whose other samples have changed content: how many models hold the changed content."""
+    plan, wrong = Plan(2, 1, 1, 12), 0
+    for changed, erased in itertools.product(range(3), repeat=2):
+        other = _data()
+        x, y = other[1][changed]
+        other[1][changed] = (x + 1, y)
+        if changed == erased:
+            continue
+        with _directory() as directory:
+            run = _run(Path(directory, "run"), _data(), plan, 3)
+            run.train()
+            with contextlib.suppress(DataChanged):
+                Run(run.path, model=_module(), data=other).forget(Request(1, erased))
+            run.forget(Request(1, erased))  # with the right data: finishes what was begun
+            wrong += not run.verify().ok
+    return wrong
 
 
 def unchanged_client_seeds() -> int:

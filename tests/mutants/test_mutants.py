@@ -106,7 +106,7 @@ MUTANTS = (
     on_disk(10, variants.optimizer_on_disk_not_rewound, Request(1), server="fedadam"),
     Mutant(11, variants.changed_content_ignored, partial(checks.content_changed, lambda x, y: (x + 1, y)), 1),
     Mutant(11, variants.changed_label_ignored, partial(checks.content_changed, lambda x, y: (x, 1 - y)), 1),
-    Mutant(11, variants.changed_content_beside_erasure_ignored, checks.content_changed_beside_erasure, 1),
+    Mutant(11, variants.changed_content_beside_erasure_ignored, checks.content_changed_beside_erasure, 3),
     by_law(12, variants.truncated_priorities, case(TWO_SAMPLES), "1/2"),
     Mutant(12, variants.truncated_priorities, checks.unrelated_draws_that_change, 21, "-path"),
     Mutant(13, variants.client_seeds_not_renewed, checks.unchanged_client_seeds, 3),

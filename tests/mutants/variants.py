@@ -23,7 +23,7 @@ from fedforget.data.federated import ClientData, FederatedData
 from fedforget.errors import TrainingFailed
 from fedforget.federation.local import LocalFederation
 from fedforget.requests import processor
-from fedforget.session.engine import Engine
+from fedforget.session.sample_check import SampleCheck
 from fedforget.store.client_store import ClientStore
 from fedforget.store.server_store import ServerStore
 
@@ -378,13 +378,14 @@ def changed_label_ignored(patch: Patch) -> None:
 
 
 def changed_content_beside_erasure_ignored(patch: Patch) -> None:
-    """The data of a client that loses a sample are not compared, although its other samples may have changed."""
-    real = Engine.check_data
+    """A client that this process has compared once is not compared again, although it now reads other samples."""
+    real = SampleCheck.require_unchanged
 
-    def check_data(self: Any, run: Any, leaving: Any) -> None:
-        real(self, run, [forget.Request(request.client) for request in leaving])
+    def require_unchanged(self: Any, data: Any, work: Any) -> None:
+        if work.client not in self._compared:
+            real(self, data, work)
 
-    patch.setattr(Engine, "check_data", check_data)
+    patch.setattr(SampleCheck, "require_unchanged", require_unchanged)
 
 
 # ------------------------------------------------------------------------------------------------ 13, 14: requests

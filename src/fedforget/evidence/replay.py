@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
-from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import OnRound, Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
@@ -76,7 +75,7 @@ class Replayer(Protocol):
     def computing(self) -> AbstractContextManager[None]:
         """Fix the modes and random streams for the block."""
 
-    def check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None: ...
+    def check_data(self, run: OpenRun) -> None: ...
 
 
 def verify(run: OpenRun, engine: Replayer, on_round: Callable[[int], None] | None = None) -> Verification:

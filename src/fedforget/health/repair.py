@@ -59,7 +59,7 @@ def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRo
     lost = [round_ for round_ in run.server.kept() if not _is_whole(run, round_)]
     if not lost:
         return
-    engine.check_data(run, ())
+    engine.check_data(run)
     clients = clients_of(run)
     with engine.federation(clients, clients.sizes) as federation:
         for round_ in lost:

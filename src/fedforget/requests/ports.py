@@ -98,9 +98,6 @@ class Work(Protocol):
     @property
     def seed_origin(self) -> str: ...
 
-    def check_data(self, leaving: Sequence[Request] = ()) -> None:
-        """Refuse changed data, except for the targets that leave. Changes nothing."""
-
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
         """Refuse a learner or an environment that did not compute the rounds up to ``rewind_to``. Changes nothing."""
 

@@ -131,7 +131,6 @@ class Processor:
 
     def learn(self, goal: int, *, stop_on_arrival: bool = False) -> None:
         """Learn up to a round."""
-        self.work.check_data()
         self.work.check_learner(self.server.memory.rounds_done)
         self.work.begin_rounds()
         with self.work.learning(goal) as on_round:
@@ -169,7 +168,6 @@ class Processor:
         begun = self._at_stage(Stage.ACCEPTED)
         if self.goal() and all(intent.decision.rewind_to for intent in begun):
             leaving = [request for intent in begun for request in intent.decision.requests]
-            self.work.check_data(leaving)
             self.work.check_learner(0, leaving)
             self.apply_begun()
             with self.work.learning(self.goal()) as on_round:
@@ -219,12 +217,11 @@ class _BatchJournal:
         return tuple(self.requests)
 
     def begin(self, decision: Decision) -> Decision:
-        """Add what the batch covers, check data, learner and state, and commit the intent with its requests."""
+        """Add what the batch covers, check learner and state, and commit the intent with its requests."""
         processor, work = self.processor, self.processor.work
         decision = self._with_covered(decision)
         named, pledge = self._as_carried_out(decision), None
         if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
-            work.check_data(named.requests)
             work.check_learner(named.rewind_to, (*named.requests, *(Request(new.client) for new in named.joining)))
             work.check_state(named.rewind_to)
             pledge = work.pledge(named)

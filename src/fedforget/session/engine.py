@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fedforget.algorithm.aggregate import aggregator
-from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
@@ -166,18 +165,10 @@ class Engine:
             self._tests = TestSet(self.model.module, self.data.test, self.data.test_owners)
         return self._tests
 
-    def check_data(self, run: OpenRun, leaving: Iterable[Request]) -> None:
-        """Everything that stays must be in the data, and be what it was."""
-        lost: dict[Id, set[Id | None]] = {}
-        for request in leaving:
-            lost.setdefault(request.client, set()).add(request.sample)
+    def check_data(self, run: OpenRun) -> None:
+        """Everything in the run must be in the data, and be what it was."""
         for client in run.server.roster:
-            gone = lost.get(client, set())
-            if None in gone:
-                continue
-            contents = run.clients.contents(client)
-            staying = {sample: content for sample, content in contents.items() if sample not in gone}
-            self.data.require_unchanged(client, staying)
+            self.data.require_unchanged(client, run.clients.contents(client))
 
 
 def _one_thread() -> None:

@@ -16,6 +16,7 @@ from fedforget.algorithm.learn import Server
 from fedforget.algorithm.ports import Aggregator, LocalLearner, LocalRound, State, Trained, TrainReply
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.federation.local import LocalFederation, RoundTrainer
+from fedforget.session.sample_check import SampleCheck
 from fedforget.store.run_directory import OpenRun
 
 if TYPE_CHECKING:
@@ -43,9 +44,12 @@ class EngineOnDemand:
 
 
 @contextlib.contextmanager
-def server_of(run: OpenRun, engine: EngineOnDemand) -> Iterator[Server]:
-    """Reach the clients of a run. What computes rounds is built with the engine."""
-    parts = _Parts(engine, run)
+def server_of(run: OpenRun, engine: EngineOnDemand, *, data_checked: bool = False) -> Iterator[Server]:
+    """Reach the clients of a run. What computes rounds is built with the engine.
+
+    ``data_checked``: the data are known to be what the run began with.
+    """
+    parts = _Parts(engine, run, None if data_checked else SampleCheck(run.clients))
     learner, trainer = _LearnerOnDemand(parts), _TrainerOnDemand(parts)
     plan, priorities = run.file.plan, PrfPriorities(run.server.seed.value)
 
@@ -69,7 +73,12 @@ class _Parts:
 
     engine: EngineOnDemand
     run: OpenRun
+    check: SampleCheck | None
     existing: _Built | None = None
+
+    def require_unchanged(self, work: LocalRound) -> None:
+        if self.check is not None:
+            self.check.require_unchanged(self.engine().data, work)
 
     def built(self) -> _Built:
         if self.existing is None:
@@ -84,6 +93,7 @@ class _LearnerOnDemand:
     parts: _Parts
 
     def train(self, work: LocalRound) -> Trained:
+        self.parts.require_unchanged(work)
         return self.parts.built().learner.train(work)
 
 
@@ -92,6 +102,8 @@ class _TrainerOnDemand:
     parts: _Parts
 
     def train(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
+        for work in works:
+            self.parts.require_unchanged(work)
         return self.parts.built().trainer.train(works, idle)
 
     def samples_change(self) -> None:

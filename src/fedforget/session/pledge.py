@@ -17,6 +17,7 @@ from fedforget.errors import TrainingFailed
 from fedforget.federation.local import InlineTrainer
 from fedforget.requests.intents import Intent, Pledge
 from fedforget.session.engine import Engine
+from fedforget.session.sample_check import SampleCheck
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_environment
 
@@ -67,6 +68,7 @@ def _repeat(engine: Engine, run: OpenRun, client: Id, decision: Decision) -> byt
     samples = run.clients.samples(client).without([*leaving, *joining])
     initial = run.server.load(0).model
     work = fixed_steps(client, samples, initial, engine.plan.batch_size)
+    SampleCheck(run.clients).require_unchanged(engine.data, work)
     try:
         checksum = InlineTrainer(engine.learner()).train_one(work).checksum
     except TrainingFailed:

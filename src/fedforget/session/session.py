@@ -56,8 +56,8 @@ class Session:
             engine = EngineOnDemand(make_engine, stack)
             if run.crashed or options.eval_every is not None:
                 engine()  # it will be needed: refuse a missing model or dataset before anything changes
-            server = stack.enter_context(server_of(run, engine))
-            processor = RunWork(engine, run, server, options, data_checked).processor()
+            server = stack.enter_context(server_of(run, engine, data_checked=data_checked))
+            processor = RunWork(engine, run, server, options).processor()
             processor.accept_inbox()
             yield cls(run, engine, processor, options)
 

@@ -28,21 +28,14 @@ class RunWork:
     run: OpenRun
     server: Server
     options: RoundOptions
-    _data_checked: bool = False
     _learner_checked: bool = False
 
     @property
     def seed_origin(self) -> str:
         return self.run.server.seed_origin
 
-    def check_data(self, leaving: Sequence[Request] = ()) -> None:
-        """Check once per session: no other process changes what this one trains on."""
-        if not self._data_checked:
-            self.engine().check_data(self.run, leaving)
-            self._data_checked = True
-
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
-        """Check once per session, as with the data."""
+        """Check once per session: no other process changes the learner of this one."""
         if not self._learner_checked:
             from fedforget.session.learner_check import require_learner  # noqa: PLC0415 (torch)
 

@@ -13,6 +13,7 @@ from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
 
 _LONGEST_CONTENT = 64
+_AT_ONCE = 500  # values in one query
 
 SCHEMA = f"""
 CREATE TABLE clients (
@@ -81,9 +82,17 @@ class ClientStore:
     def has(self, client: Id, sample: Id) -> bool:
         return bool(self.database.rows("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)))
 
-    def contents(self, client: Id) -> dict[Id, bytes]:
-        """Return the content digest of each sample of a client."""
-        return dict(self.database.rows("SELECT sample, content FROM samples WHERE client = ?", (client,)))
+    def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
+        """Return the content digest of each sample of a client, or of some of its samples."""
+        if samples is None:
+            return dict(self.database.rows("SELECT sample, content FROM samples WHERE client = ?", (client,)))
+        found: dict[Id, bytes] = {}
+        for start in range(0, len(samples), _AT_ONCE):
+            some = samples[start : start + _AT_ONCE]
+            marks = ", ".join("?" * len(some))
+            query = f"SELECT sample, content FROM samples WHERE client = ? AND sample IN ({marks})"  # noqa: S608
+            found.update(self.database.rows(query, (client, *some)))
+        return found
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
         return dict(

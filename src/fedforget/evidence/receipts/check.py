@@ -140,7 +140,7 @@ def check_with_run(
     if sample is not None:
         rounds = secrets.SystemRandom().sample(rounds, min(sample, len(rounds)))
     with engine.computing():
-        engine.check_data(run, ())
+        engine.check_data(run)
         found.rounds_replayed, problems = replay_rounds(run, engine, rounds, on_round)
     if rounds:
         found.bitwise_equal = not problems
