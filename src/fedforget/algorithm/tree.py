@@ -1,0 +1,163 @@
+"""A Merkle tree whose shape is a function of its content: the same leaves give the same tree, whatever happened before.
+
+Each leaf has a label of 32 bytes, which looks random to a reader without the key. The bits of the label are its path
+from the root. A subtree with at most 16 leaves is one bucket: the hash of its leaves in order. Any other subtree is the
+hash of its two halves. So a short path shows that a label is in the tree, or that it is not.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
+
+LABEL_BYTES, SALT_BYTES = 32, 16
+BUCKET = 16  # leaves
+_PERSON = b"fedforget/tree/1"
+_BUCKET, _NODE, _LABEL = b"\0", b"\1", b"\2"
+_BITS = 8 * LABEL_BYTES
+
+Leaf = tuple[bytes, bytes]  # a label and a value; the values of a tree have one length
+
+
+def salts_of(key: bytes, ids: IdSet) -> list[bytes]:
+    """Return the salt of each id. Without it nobody can test a guess of the id. Salts need not be stored."""
+    cipher = Cipher(algorithms.AES(_derived(key)), modes.ECB())  # noqa: S305 (used as a PRP)
+    data = cipher.encryptor().update(ids.blocks.tobytes())
+    return [data[start : start + SALT_BYTES] for start in range(0, len(data), SALT_BYTES)]
+
+
+def _derived(key: bytes) -> bytes:
+    return hashlib.blake2b(key=key, digest_size=16, person=_PERSON).digest()
+
+
+def label_of(salt: bytes, identifier: Id) -> bytes:
+    """Return the label of an id: anybody who holds its salt can compute it."""
+    return _hash(_LABEL + salt + id_block(identifier))
+
+
+def labels_of(key: bytes, ids: IdSet) -> list[bytes]:
+    """Return the label of each id."""
+    blocks = ids.blocks.tobytes()
+    salts = salts_of(key, ids)
+    return [
+        _hash(_LABEL + salt + blocks[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES])
+        for place, salt in enumerate(salts)
+    ]
+
+
+def _hash(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=32, person=_PERSON).digest()
+
+
+def _bucket_hash(leaves: Sequence[Leaf]) -> bytes:
+    return _hash(_BUCKET + b"".join(part for leaf in leaves for part in leaf))
+
+
+def node_of(left: bytes, right: bytes) -> bytes:
+    """Return the hash of a node with these two halves."""
+    return _hash(_NODE + left + right)
+
+
+def bit_of(label: bytes, depth: int) -> int:
+    """Return the bit of a label that decides at a depth: 0 is left, 1 is right."""
+    return label[depth // 8] >> (7 - depth % 8) & 1
+
+
+def root_of(leaves: Iterable[Leaf], depth: int = 0) -> bytes:
+    """Return the root of the subtree with these leaves, whose labels agree in their first ``depth`` bits."""
+    ordered = sorted(leaves)
+    labels = [label for label, _ in ordered]
+    if any(one == other for one, other in pairwise(labels)):
+        raise ValueError("two leaves have the same label")
+    return _subtree(ordered, labels, 0, len(ordered), depth)
+
+
+def _subtree(leaves: Sequence[Leaf], labels: Sequence[bytes], start: int, stop: int, depth: int) -> bytes:
+    if stop - start <= BUCKET:
+        return _bucket_hash(leaves[start:stop])
+    middle = _middle(labels, start, stop, depth)
+    left = _subtree(leaves, labels, start, middle, depth + 1)
+    return node_of(left, _subtree(leaves, labels, middle, stop, depth + 1))
+
+
+def _middle(labels: Sequence[bytes], start: int, stop: int, depth: int) -> int:
+    """Return where the right half begins: at the first label with a 1 at this depth."""
+    first = int.from_bytes(labels[start], "big") >> (_BITS - depth) << 1 | 1
+    return bisect_left(labels, (first << (_BITS - depth - 1)).to_bytes(LABEL_BYTES, "big"), start, stop)
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """The way from the root to where a label is, or would be: the hashes beside it, and the bucket at its end."""
+
+    siblings: tuple[bytes, ...]  # from the root down
+    bucket: tuple[Leaf, ...]
+
+    def root(self, label: bytes) -> bytes:
+        """Return the root of the tree that has this path for the label. Raise ValueError if no tree has it."""
+        if len(label) != LABEL_BYTES or len(self.siblings) > _BITS:
+            raise ValueError("this is not a path of a tree")
+        if len(self.bucket) > BUCKET or any(one >= other for (one, _), (other, _) in pairwise(self.bucket)):
+            raise ValueError("its last part is not a bucket of a tree")
+        if any(len(found) != LABEL_BYTES or not self._passes(found, label) for found, _ in self.bucket):
+            raise ValueError("a leaf of the bucket is not on the path of this label")
+        if len({len(value) for _, value in self.bucket}) > 1:
+            raise ValueError("the leaves of the bucket differ in length")
+        found = _bucket_hash(self.bucket)
+        for depth, sibling in reversed(list(enumerate(self.siblings))):
+            found = node_of(sibling, found) if bit_of(label, depth) else node_of(found, sibling)
+        return found
+
+    def _passes(self, found: bytes, label: bytes) -> bool:
+        shift = _BITS - len(self.siblings)
+        return int.from_bytes(found, "big") >> shift == int.from_bytes(label, "big") >> shift
+
+    def value(self, label: bytes) -> bytes | None:
+        """Return the value of the label, or None if it is not in the tree that this is a path of."""
+        return dict(self.bucket).get(label)
+
+    def below(self, above: Sequence[bytes]) -> Path:
+        """Return the path from a higher root, given the hashes beside this subtree from there down."""
+        return Path((*above, *self.siblings), self.bucket)
+
+
+def path_of(leaves: Iterable[Leaf], label: bytes, depth: int = 0) -> Path:
+    """Return the path of a label in the subtree with these leaves, from its root at ``depth``."""
+    ordered = sorted(leaves)
+    labels = [each for each, _ in ordered]
+    start, stop, siblings = 0, len(ordered), list[bytes]()
+    while stop - start > BUCKET:
+        middle = _middle(labels, start, stop, depth)
+        if bit_of(label, depth):
+            siblings.append(_subtree(ordered, labels, start, middle, depth + 1))
+            start = middle
+        else:
+            siblings.append(_subtree(ordered, labels, middle, stop, depth + 1))
+            stop = middle
+        depth += 1
+    return Path(tuple(siblings), tuple(ordered[start:stop]))
+
+
+def joined(roots: Sequence[bytes]) -> bytes:
+    """Return the root above all subtrees of one depth, in the order of their labels. Their number is a power of two."""
+    level = list(roots)
+    while len(level) > 1:
+        level = [node_of(left, right) for left, right in zip(level[::2], level[1::2], strict=True)]
+    return level[0]
+
+
+def beside(roots: Sequence[bytes], place: int) -> list[bytes]:
+    """Return the hashes beside one subtree of ``joined``, from the root down."""
+    level, found = list(roots), list[bytes]()
+    while len(level) > 1:
+        found.append(level[place ^ 1])
+        level = [node_of(left, right) for left, right in zip(level[::2], level[1::2], strict=True)]
+        place //= 2
+    return found[::-1]
