@@ -31,6 +31,7 @@ from fedforget.federation.local import LocalFederation
 from fedforget.requests.lifecycle import Receipt, Submission
 from fedforget.session.deferral import leave_in_inbox
 from fedforget.store import run_directory
+from fedforget.store.names import BOOKS, SERVER, USES
 
 World = Mapping[Id, Sequence[Id]]  # client → its sample ids, all canonical
 
@@ -320,7 +321,7 @@ def scratch() -> Iterator[Path]:
 
 def function_files(run: Path) -> dict[str, bytes]:
     """The files of a run that must be those of a run that never had the data."""
-    named = {name: (run / name).read_bytes() for name in ("plan.toml", "server.db", "clients.db")}
+    named = {name: (run / name).read_bytes() for name in ("plan.toml", SERVER, USES, *BOOKS)}
     return named | {f"models/{path.name}": path.read_bytes() for path in sorted((run / "models").iterdir())}
 
 

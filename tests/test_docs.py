@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import dataclasses
 import inspect
 import io
@@ -26,7 +25,7 @@ from fedforget.algorithm import ports
 from fedforget.cli import app as cli
 from fedforget.cli import datasets, learning, planning, proving, reading, receipts, requests
 from fedforget.requests.lifecycle import Stage
-from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store import books, plan_file, record, run_directory, server_store, uses
 from fedforget.store.plan_file import PlanFile
 from tests.cli.commandline import good, train
 from tests.test_rooms import ALLOWED
@@ -147,7 +146,12 @@ def real_tables(schema: str) -> dict[str, list[str]]:
 
 @pytest.mark.parametrize(
     ("database", "schema"),
-    [("server.db", server_store.SCHEMA), ("clients.db", client_store.SCHEMA), ("record.db", record.SCHEMA)],
+    [
+        ("server.db", server_store.SCHEMA),
+        ("clients-*.db", books.SCHEMA),
+        ("uses.db", uses.SCHEMA),
+        ("record.db", record.SCHEMA),
+    ],
 )
 def test_every_table_and_column_is_documented(database: str, schema: str) -> None:
     assert documented_tables(database) == real_tables(schema)
@@ -354,5 +358,9 @@ def test_one_forget_goes_through_the_files_in_the_order_of_the_architecture(tmp_
 
 
 def steps_of(run: Path) -> list[tuple[int, int, int | None]]:
-    with contextlib.closing(sqlite3.connect(run / "clients.db")) as database:
-        return database.execute("SELECT client, sample, first_step FROM samples ORDER BY client, sample").fetchall()
+    with run_directory.reading(run) as found:
+        return [
+            (int(client), int(sample), found.clients.first_steps(client).get(sample))
+            for client in found.server.roster
+            for sample in found.clients.samples(client)
+        ]

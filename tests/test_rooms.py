@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import ast
-import contextlib
 import json
-import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
+
+from fedforget.store import run_directory
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedforget"
 STANDARD = set(sys.stdlib_module_names) | {"__future__"}
@@ -254,14 +254,14 @@ def test_commands_that_only_look_do_not_load_torch(run: Path, command: str) -> N
 
 def test_forgetting_what_was_never_drawn_does_not_load_torch(run: Path) -> None:
     """A request that changes no draw needs neither the model nor the data."""
-    with contextlib.closing(sqlite3.connect(f"file:{run / 'clients.db'}?mode=ro&immutable=1", uri=True)) as clients:
-        client, sample = clients.execute("SELECT client, sample FROM samples WHERE first_step IS NULL").fetchone()
+    with run_directory.reading(run) as found:
+        used = {client: found.clients.first_steps(client) for client in found.server.roster}
+        client, sample = next((c, s) for c in used for s in found.clients.samples(c) if s not in used[c])
     arguments = ["forget", str(run), "--client", str(client), "--sample", str(sample), "--basis", "exogenous"]
     loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
     assert not loaded & {"torch", "sklearn", "scipy"}
-    with contextlib.closing(sqlite3.connect(f"file:{run / 'clients.db'}?mode=ro&immutable=1", uri=True)) as clients:
-        left = clients.execute("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)).fetchall()
-    assert not left
+    with run_directory.reading(run) as found:
+        assert not found.clients.has(client, sample)
 
 
 def test_training_on_digits_does_not_load_scikit_learn(tmp_path: Path) -> None:

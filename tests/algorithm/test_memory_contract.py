@@ -29,10 +29,12 @@ from fedforget.algorithm.plan import Keep, Plan
 from fedforget.algorithm.ports import RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.disk.database import Database
-from fedforget.store import client_store, server_store
+from fedforget.store import server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 from tests.helpers import World, clients_view, comparable, scratch, server_view, worlds
 
 SEEDS = SeedSource("memory")
@@ -57,24 +59,24 @@ class Disk:
             self.models,
             seed=SEEDS.server(),
             seed_origin="given",
+            tree_key=bytes(32),
             plan_digest="0" * 64,
             commitments={client: SEEDS.client(client).commitment for client in world},
             initial=state(0),
         )
-        with databases[1].transaction():
-            for client, samples in world.items():
-                ClientStore(databases[1]).add(client, SEEDS.client(client), ((s, b"content") for s in samples))
+        seeds = {client: SEEDS.client(client) for client in world}
+        Books(directory, bytes(32)).create(seeds, lambda client: ((s, b"content") for s in world[client]))
         self._use(databases)
 
     def _open(self, *, create: bool = False) -> tuple[Database, Database]:
-        paths = ("server.db", server_store.SCHEMA), ("clients.db", client_store.SCHEMA)
+        paths = ("server.db", server_store.SCHEMA), ("uses.db", uses.SCHEMA)
         made = [Database(self.directory / n, schema, create=create, writable=True) for n, schema in paths]
         return made[0], made[1]
 
     def _use(self, databases: tuple[Database, Database]) -> None:
         self.databases = databases
         self.server = ServerStore(databases[0], self.models, self.plan)
-        self.clients = ClientStore(databases[1])
+        self.clients = ClientStore(Books(self.directory, bytes(32)), Uses(databases[1]))
 
     def reopen(self, *, canonical: bool) -> None:
         for database in self.databases:

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from fedforget.cli import main
+from fedforget.store.names import BOOKS, SERVER, USES
 
 WORLD = ("--clients", "6", "--clients-per-round", "2", "--batch-size", "3", "--local-steps", "2", "--seed", "7")
 ROUNDS = 5
 PLAN = (*WORLD, "--rounds", str(ROUNDS))
-FUNCTION = ("plan.toml", "server.db", "clients.db", "models")
+FUNCTION = ("plan.toml", SERVER, USES, *BOOKS, "models")
 COMMANDS = (
     "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "status",
     "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce",

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedforget.training.environment
-from tests.cli.commandline import call, everything_of, good, good_json, refused, train
+from tests.cli.commandline import FUNCTION, call, everything_of, good, good_json, refused, train
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def test_forget_in_another_environment_is_refused_and_changes_nothing(moved: Pat
     before = everything_of(moved)
     error = refused(16, "environment-differs", "forget", moved, "--client", "1")
     assert "compute all 5 rounds (10 steps)" in error["hint"]
-    for name in ("plan.toml", "server.db", "clients.db"):
+    for name in FUNCTION[:-1]:
         assert everything_of(moved)[name] == before[name]
     assert good_json("status", moved)["requests"] == 0
 

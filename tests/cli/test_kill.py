@@ -21,6 +21,7 @@ import pytest
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import run_directory
 from tests.cli.commandline import (
+    FUNCTION,
     WORLD,
     Zygote,
     copy,
@@ -94,7 +95,7 @@ class Work:
         assert (status["requests"], status["pending"]) == (self._receipts, False)
         assert all(receipt["state"] == self._ends for receipt in status["receipts"])
         assert {path.name for path in run.iterdir()} == {
-            "plan.toml", "server.db", "clients.db", "record.db", "models", "lock",
+            *FUNCTION, "record.db", "lock",
         }  # fmt: skip
         shutil.rmtree(run)
         tally(f"kills/{self.name}")

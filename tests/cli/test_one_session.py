@@ -20,7 +20,7 @@ from tests.cli.commandline import PLAN, good, train
 
 ONCE = {
     "locked": 1, "opened": 1, "plan read": 1, "federation": 1, "learner": 1, "rebuilt server.db": 1,
-    "rebuilt clients.db": 1, "rebuilt record.db": 1,
+    "rebuilt record.db": 1,
 }  # fmt: skip
 
 

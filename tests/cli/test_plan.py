@@ -15,6 +15,7 @@ from fedforget.cli.planning import DIGITS_MLP_BYTES
 from fedforget.planner.costs import Withdrawal, client_bound, forgetting_cost, sample_bound
 from fedforget.planner.storage import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
 from fedforget.planner.windows import Requests, in_windows
+from fedforget.store.names import BOOKS, USES
 from tests.cli.commandline import PLAN, ROUNDS, call, good, good_json, models_in, refused, samples_of, train
 
 NUMBERS = ("--clients", "300", "--samples", "200")
@@ -98,7 +99,7 @@ def test_storage_is_that_of_a_real_run(trained_once: Path, tmp_path: Path) -> No
     for model in (trained_once / "models").iterdir():
         assert 0 <= model.stat().st_size - DIGITS_MLP_BYTES <= header
     entries = sum(client_bytes(len(samples_of(trained_once, client))) for client in range(6))
-    assert entries <= (trained_once / "clients.db").stat().st_size <= 1.5 * entries
+    assert entries <= sum((trained_once / name).stat().st_size for name in (USES, *BOOKS)) <= 1.5 * entries
     train(tmp_path / "adam", "--server-optimizer", "fedadam")
     largest = max(path.stat().st_size for path in (tmp_path / "adam" / "models").iterdir())
     kept = state_bytes(Plan(2, 3, 2, ROUNDS, server=ServerOptimizer("fedadam")), DIGITS_MLP_BYTES)

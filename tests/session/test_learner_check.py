@@ -641,7 +641,7 @@ def test_witnesses_do_not_depend_on_the_number_of_workers(scratch_path: Path, wo
 def test_verify_fails_on_an_altered_witness(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
-    _execute(run.path / "clients.db", "UPDATE witnesses SET witness = zeroblob(16) WHERE rowid_or_first", ())
+    _execute(run.path / "uses.db", "UPDATE witnesses SET witness = zeroblob(16) WHERE rowid_or_first", ())
     found = run.verify()
     assert (found.ok, found.witnesses_ok, found.bitwise_equal) == (False, False, True)
 
@@ -664,7 +664,7 @@ def test_missing_witnesses_raise_run_damaged(scratch_path: Path) -> None:
     run = make(scratch_path / "run")
     run.train()
     request = late_client(run)
-    _execute(run.path / "clients.db", "DELETE FROM witnesses", ())
+    _execute(run.path / "uses.db", "DELETE FROM witnesses", ())
     with pytest.raises(RunDamaged, match="witness"):
         run.forget(request)
     assert not run.verify().ok
@@ -674,7 +674,7 @@ def test_missing_witness_of_the_last_round_raises_commits_lost(scratch_path: Pat
     run = make(scratch_path / "run", plan)
     run.train()
     last = max(round_ for _, round_ in witnesses(run))
-    _execute(run.path / "clients.db", "DELETE FROM witnesses WHERE round = ?", (last,))
+    _execute(run.path / "uses.db", "DELETE FROM witnesses WHERE round = ?", (last,))
     with pytest.raises(CommitsLost, match="lacks a witness"):
         run.train()
     with pytest.raises(CommitsLost, match="lacks a witness"):

@@ -68,6 +68,9 @@ class SeedSource:
     def initial_model(self) -> bytes:
         return self._derive("model")
 
+    def tree_key(self) -> bytes:
+        return self._derive("tree key")
+
     def partition(self) -> bytes:
         return self._derive("partition")
 

@@ -31,7 +31,7 @@ from fedforget.disk.pages import PAGE, canonical_header, without_log
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
 
-VERSION = 3  # format version of every database of a run
+VERSION = 4  # format version of every database of a run
 _ROOM = 2**17  # with less free space (bytes) the disk counts as full
 _FOLD_AT = 2**24  # checkpoint the log when it grows beyond this (bytes)
 
@@ -87,6 +87,11 @@ class Database:
         with self.errors():
             self._connection.backup(copy)
         self._live, self._connection = self._connection, copy
+
+    def copy_into(self, other: sqlite3.Connection) -> None:
+        """Copy the content into another, empty database."""
+        with self.errors():
+            self._connection.backup(other)
 
     def make_private(self) -> None:
         """Continue on a copy in memory. Changes never reach the file."""

@@ -20,6 +20,7 @@ from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.store import record_audit
+from fedforget.store.books import PARTS
 from fedforget.store.checks import seed_problems
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun
@@ -123,6 +124,12 @@ def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
         except DataChanged as error:
             found.data_ok = False
             found.problems.append(error.message)
+    for number in range(PARTS):
+        try:
+            run.clients.books.require_tree(number)
+        except RunDamaged as error:
+            found.data_ok = False
+            found.problems.append(error.message)
 
 
 def _check_models(run: OpenRun, found: Verification) -> None:
@@ -153,6 +160,7 @@ def _replay(
     same_draws = memory.first_rounds() == run.server.first_rounds() and all(
         clients.first_steps(client) == run.clients.first_steps(client) for client in roster
     )
+    same_draws = same_draws and run.clients.uses.digest() == run.clients.uses.computed_digest()
     found.draws_ok = same_draws
     if not same_draws:
         found.problems.append("the stored first uses are not those of the draws")

@@ -22,7 +22,7 @@ from fedforget.requests.inbox import Inbox
 from fedforget.store import hints, plan_file, record_audit
 from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.model_files import SUFFIX, ModelFiles
-from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
+from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
 from fedforget.store.record import Record
 
 _MACHINE_ERRORS = (
@@ -54,7 +54,7 @@ class Examination:
 
     def checks(self) -> Iterator[Check]:
         found: dict[str, Check] = {}
-        for fact in self._parts.facts(seeds_when_sealed=True):
+        for fact in self._parts.facts(every_book=True):
             if fact.name not in found or found[fact.name].ok:
                 found[fact.name] = _examined(fact.name, fact.check, _REMEDIES[fact.name])
         yield from found.values()
@@ -169,6 +169,7 @@ class Examination:
 _LOST_PLAN = "restore it from a backup: it cannot be rebuilt, no other file holds the plan"
 _LOST_SERVER = "restore it from a backup: it cannot be rebuilt, no other file holds the server's seed and the roster"
 _LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' seeds and sample ids"
+_LOST_USES = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' first uses"
 _LOST_COMMITS = "restore the whole run directory from a backup: the lost commits cannot be rebuilt"
 _LOST_SEEDS = "restore the named files from a backup: seeds cannot be rebuilt"
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, no other file holds the audit trail"
@@ -181,12 +182,13 @@ _ODD_PAIR = (
     "restore both halves from a backup: neither shows which one is right; a receipt issued earlier verifies with the "
     "right public key; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_FILES = (plan_file.NAME, SERVER, CLIENTS, RECORD)
+_FILES = (plan_file.NAME, SERVER, USES, *BOOKS, RECORD)
 _REMEDIES = {
     plan_file.NAME: _LOST_PLAN,
     MODELS: "restore it from a backup, with the models that were in it",
     SERVER: _LOST_SERVER,
-    CLIENTS: _LOST_CLIENTS,
+    USES: _LOST_USES,
+    **dict.fromkeys(BOOKS, _LOST_CLIENTS),
     RECORD: _LOST_RECORD,
     SEEDS: _LOST_SEEDS,
     AFTER_CRASH: _LOST_COMMITS,

@@ -15,7 +15,7 @@ from fedforget.disk.lock import require_idle, shared_lock
 from fedforget.errors import FedForgetError, RunBusy, StorageFailed
 from fedforget.health.checks import Check, Examination
 from fedforget.store import plan_file
-from fedforget.store.names import CLIENTS, RECORD, SERVER
+from fedforget.store.names import BOOKS, RECORD, SERVER, USES
 from fedforget.training.environment import environment
 
 
@@ -83,7 +83,7 @@ def _files() -> str:
 
 
 def _run(path: Path) -> Iterator[Check]:
-    if not any((path / name).exists() for name in (plan_file.NAME, SERVER, CLIENTS, RECORD)):
+    if not any((path / name).exists() for name in (plan_file.NAME, SERVER, USES, *BOOKS, RECORD)):
         yield Check("run", False, f"{path} holds no run", "check the path; `fedforget train --out` makes a run")
         return
     with contextlib.ExitStack() as held:

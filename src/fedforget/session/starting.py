@@ -43,6 +43,7 @@ def create_run(
         file=replace(wanted, server_commitment=server_seed.commitment),
         server_seed=server_seed,
         seed_origin=seeds.origin,
+        tree_key=seeds.tree_key(),
         client_seeds={client: seeds.client(client) for client in members},
         contents=lambda client: data.contents(client, members[client]),
         initial=State(weights_of(model.module)),

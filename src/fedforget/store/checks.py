@@ -20,15 +20,17 @@ from fedforget.disk.files import digest, new_hasher
 from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import require
 from fedforget.errors import CommitsLost, RunDamaged, shown
-from fedforget.store import client_store, crash_check, plan_file, record, server_store
+from fedforget.store import crash_check, plan_file, record, server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.names import CLIENTS, MODELS, RECORD, SERVER
+from fedforget.store.names import BOOKS, MODELS, RECORD, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.row_checks import validate_clients, validate_record, validate_server
+from fedforget.store.row_checks import validate_record, validate_server
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 
 SEEDS, AFTER_CRASH = "seeds", "what a crash left"
 _BACKUP = "restore it from a backup; see `fedforget doctor`"
@@ -65,22 +67,25 @@ class Parts:
         """Whether the last writer closed the run properly, as far as an intact record says so."""
         return bool(self._seals)
 
-    def facts(self, *, seeds_when_sealed: bool = False) -> Iterator[Fact]:
+    def facts(self, *, every_book: bool = False) -> Iterator[Fact]:
         """Check each fact before advancing: later facts depend on earlier results.
 
-        ``seeds_when_sealed``: compare the seeds with their commitments also where seals vouch for them.
+        ``every_book``: read the clients' books now and compare the seeds with their commitments, also where seals vouch
+        for them. Otherwise a book is checked when it is first read.
         """
         yield Fact(plan_file.NAME, self._read_plan)
         yield Fact(MODELS, self._find_models)
         yield Fact(RECORD, self._open_record)
         yield Fact(SERVER, self._open_server)
-        yield Fact(CLIENTS, self._open_clients)
+        yield Fact(USES, partial(self._open_uses, every_book))
+        for name in BOOKS:
+            yield Fact(name, partial(self._find_book, name, opening=every_book))
         in_progress = self.record is not None and bool(self.record.batches.unfinished())  # new seeds may be half stored
         if self.server is not None and self.file is not None and not in_progress:
             yield Fact(plan_file.NAME, partial(self._compare_plan, self.server))
         if self.server is None or self.clients is None:
             return
-        if (seeds_when_sealed or not self.sealed) and not in_progress:
+        if (every_book or not self.sealed) and not in_progress:
             yield Fact(SEEDS, partial(self._compare_seeds, self.server, self.clients))
         if self.record is not None and self._record_is_whole and not self.sealed:
             yield Fact(AFTER_CRASH, partial(_consistent, self.server, self.clients, self.record))
@@ -114,13 +119,13 @@ class Parts:
                 f"{path} has lost commits: it does not know of {logs[0]}",
                 hint="restore the whole run directory from a backup; see `fedforget doctor`",
             )
-        if seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
+        if seals.keys() != {OWN_SEAL, SERVER, USES, *BOOKS}:
             raise RunDamaged(f"{path} is damaged: its seals are not those of a run", hint=_BACKUP)
         if trail.seals.content_digest() != seals[OWN_SEAL]:
             raise self._not_as_sealed(RECORD)
-        if not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
+        if not any(self._is_as_sealed(name, seals) for name in (SERVER, USES)):
             raise RunDamaged(
-                f"{path} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
+                f"{path} does not fit {SERVER} and {USES}: it is damaged, or of another time or run, "
                 "or both of them are",
                 hint=_BACKUP,
             )
@@ -143,11 +148,27 @@ class Parts:
         """Return the model files, restricted to the plan's tensors if the plan could be read."""
         return ModelFiles(self.path / MODELS, () if self.file is None else self.file.layouts)
 
-    def _open_clients(self) -> str:
-        database = self._sealed_database(CLIENTS, client_store.SCHEMA)
-        validate_clients(database)
-        self.clients = ClientStore(database)
-        return self._size(CLIENTS)
+    def _open_uses(self, every_book: bool) -> str:
+        notes = Uses(self._sealed_database(USES, uses.SCHEMA))
+        if self.server is not None:
+            roots = self.record.seals.roots() if self.record is not None and self.sealed else {}
+            books = Books(self.path, self.server.tree_key, self._require_as_sealed, roots)
+            self._opened.callback(books.close)
+            self.clients = ClientStore(books, notes)
+        if every_book:
+            notes.require_digest()
+        return self._size(USES)
+
+    def _find_book(self, name: str, *, opening: bool) -> str:
+        if Door(self.path).status(name) is None:
+            raise RunDamaged(f"{self.path / name} is missing", hint=_BACKUP)
+        if opening and self.clients is not None:
+            self.clients.books.require_tree(BOOKS.index(name))
+        return self._size(name)
+
+    def sealed_books(self) -> dict[str, str]:
+        """Return the digests of the clients' books at the last closing; none after a crash."""
+        return {name: found for name, found in self._seals.items() if name in BOOKS}
 
     def _compare_plan(self, server: ServerStore) -> str:
         if server.plan_digest != self._plan_digest:
@@ -166,9 +187,12 @@ class Parts:
 
     def _sealed_database(self, name: str, schema: str) -> Database:
         """Open a database that matches its seal; SQLite never opens another one."""
+        self._require_as_sealed(name)
+        return self._database(name, schema)
+
+    def _require_as_sealed(self, name: str) -> None:
         if self._seals and Door(self.path).status(name) and self._digest_of(name) != self._seals[name]:
             raise self._not_as_sealed(name)
-        return self._database(name, schema)
 
     def _database(self, name: str, schema: str) -> Database:
         database = Database(self.path / name, schema)
@@ -195,18 +219,19 @@ def seed_problems(
         yield f"the seed in {server.database.path} is not the one that the plan is committed to"
     commitments = server.commitments()
     if answers.keys() != commitments.keys():
-        yield f"{clients.database.path} and the roster in {server.database.path} name different clients"
+        books = server.database.path.with_name("clients-*.db")
+        yield f"{books} and the roster in {server.database.path} name different clients"
     for client in commitments.keys() & answers.keys():
         if answers[client] != commitments[client]:
             yield (
-                f"the seed of client {shown(client)} in {clients.database.path} is not the one that "
+                f"the seed of client {shown(client)} in {clients.books.path_of(client)} is not the one that "
                 f"{server.database.path} says it is committed to"
             )
 
 
 def logs_beside(path: Path) -> list[str]:
     """Return the non-empty logs of the function's databases: a process is writing, or has crashed."""
-    return [name + wal.SUFFIX for name in (SERVER, CLIENTS) if wal.has_content(path / name)]
+    return [name + wal.SUFFIX for name in (SERVER, USES) if wal.has_content(path / name)]
 
 
 def digest_of(path: Path, name: str) -> str:

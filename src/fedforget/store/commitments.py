@@ -10,7 +10,7 @@ from fedforget.store.run_directory import OpenRun
 
 def commitments_digest(run: OpenRun) -> str:
     hasher = hashlib.blake2b(run.server.seed.commitment, digest_size=32, person=b"fedforget/commit")
-    answers = run.clients.commitments()
+    commitments = run.server.commitments()
     for client in run.server.roster:
-        hasher.update(id_block(client) + answers.get(client, b""))
+        hasher.update(id_block(client) + commitments[client])
     return hasher.hexdigest()

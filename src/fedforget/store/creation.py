@@ -16,17 +16,18 @@ from fedforget.disk.files import TEMPORARY, storage_errors, sync_directory, writ
 from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
-from fedforget.store import client_store, plan_file, record, server_store
+from fedforget.store import plan_file, record, server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.checks import digest_of
-from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.names import CLIENTS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER
+from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.run_directory import is_run
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 
-_OURS = {SERVER, CLIENTS, RECORD, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY}
+_OURS = {SERVER, USES, RECORD, *BOOKS, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class NewRun:
     file: PlanFile
     server_seed: Seed
     seed_origin: str
+    tree_key: bytes
     client_seeds: Mapping[Id, Seed]
     contents: Callable[[Id], Iterable[tuple[Id, bytes]]]
     initial: State
@@ -56,24 +58,26 @@ def create(path: Path, new: NewRun) -> None:
         with storage_errors(path):
             (path / MODELS).mkdir(mode=0o700)
         server = Database(path / SERVER, server_store.SCHEMA, create=True)
-        clients = Database(path / CLIENTS, client_store.SCHEMA, create=True)
+        notes = Database(path / USES, uses.SCHEMA, create=True)
         trail = Database(path / RECORD, record.SCHEMA, create=True)
         ServerStore.create(
             server,
             ModelFiles(path / MODELS),
             seed=new.server_seed,
             seed_origin=new.seed_origin,
+            tree_key=new.tree_key,
             plan_digest=new.file.digest,
             commitments={client: seed.commitment for client, seed in new.client_seeds.items()},
             initial=new.initial,
         )
-        with clients.transaction():
-            for client, seed in new.client_seeds.items():
-                ClientStore(clients).add(client, seed, new.contents(client))
+        books = Books(path, new.tree_key)
+        books.create(new.client_seeds, new.contents)
+        Uses(notes).store_digest()
         Record(trail).create(new.seed_origin, new.learner)
         server.close_canonical()
-        clients.close_canonical()
-        Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, CLIENTS)})
+        notes.close_canonical()
+        Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, USES, *BOOKS)}, books.roots())
+        books.close()
         trail.close_canonical()
         with storage_errors(path):
             sync_directory(path.absolute().parent)
@@ -84,7 +88,7 @@ def _refuse_foreign(path: Path) -> None:
     foreign = [
         entry.name
         for entry in path.iterdir()
-        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, CLIENTS, RECORD))
+        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, USES, RECORD))
         and not entry.name.endswith(TEMPORARY)
     ]  # fmt: skip
     if foreign and not is_run(path):

@@ -19,7 +19,7 @@ from fedforget.errors import InvalidInput, NoSuchRun, PlanRefused, RunDamaged, R
 from fedforget.store.tensor_header import Layout, state_layouts
 
 NAME = "plan.toml"
-FORMAT = 2
+FORMAT = 3
 OWN = "own"  # the name of a model or dataset that the user supplies
 _MOST = 2**22  # bytes
 _HEADER = "# The plan of this FedForget run, frozen when it began. Changing it makes the run refuse to open.\n"

@@ -14,7 +14,7 @@ from fedforget.requests.policy import Policy
 
 def validate_server(database: Database, plan: Plan) -> None:
     values = dict(database.rows("SELECT key, value FROM server"))
-    for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"):
+    for key in ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done"):
         _require(database, key in values, key)
     done = values["rounds_done"]
     _require(database, done <= plan.rounds, "rounds_done")
@@ -25,7 +25,8 @@ def validate_server(database: Database, plan: Plan) -> None:
     _require(database, all(plan.is_kept(round_, done) for round_ in kept), "the rounds whose models are kept")
 
 
-def validate_clients(database: Database) -> None:
+def validate_book(database: Database, number: int) -> None:
+    _require(database, [(number,)] == database.rows("SELECT number FROM part"), "its number")
     strangers = "SELECT 1 FROM samples WHERE client NOT IN (SELECT client FROM clients) LIMIT 1"
     empty = "SELECT 1 FROM clients WHERE client NOT IN (SELECT client FROM samples) LIMIT 1"
     _require(database, not database.rows(strangers) and not database.rows(empty), "the samples of a client")

@@ -2,7 +2,8 @@
 
 plan.toml   the frozen plan; written last on creation, so a directory without it is created again
 server.db   function: seed, roster with commitments, rounds, digests of kept states
-clients.db  function: each client's seed, sample ids with content digests
+clients-*.db  function: each client's seed, sample ids with content digests
+uses.db     function: first uses and witnesses of the clients
 models/     function: one safetensors file per kept round, named by digest
 record.db   record: requests, receipts, events, metrics
 inbox/      requests submitted while another process had the run open
@@ -15,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from fedforget.algorithm.forget import Request
@@ -30,7 +31,7 @@ from fedforget.requests.inbox import Inbox
 from fedforget.store import crash_check, hints, plan_file
 from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts, digest_of
 from fedforget.store.client_store import ClientStore
-from fedforget.store.names import CLIENTS, SERVER
+from fedforget.store.names import BOOKS, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.server_store import ServerStore
@@ -48,6 +49,7 @@ class OpenRun:
     clients: ClientStore
     record: Record
     inbox: Inbox
+    sealed_books: dict[str, str] = field(default_factory=dict)  # digests of the clients' books
     crashed: bool = False  # the last writer did not close it properly
     _behind: WriteBehind | None = None
 
@@ -95,6 +97,8 @@ class OpenRun:
             self._behind.finish()
         self._write_behind(None)
         self.server.models.keep_only(self.server.kept().values())
+        if self.clients.database.changed or self.crashed:
+            self.clients.uses.store_digest()
         with exclusive_section(self.path):
             for database in (self.server.database, self.clients.database):
                 if database.changed or self.crashed:
@@ -104,10 +108,17 @@ class OpenRun:
             self.record.database.stage_changes()
             last()
             with storage_errors(self.path):
-                self.record.seals.set({name: digest_of(self.path, name) for name in (SERVER, CLIENTS)})
+                self.sealed_books |= {
+                    name: digest_of(self.path, name)
+                    for name in BOOKS
+                    if name in self.clients.books.changed or name not in self.sealed_books
+                }
+                digests = {name: digest_of(self.path, name) for name in (SERVER, USES)}
+                self.record.seals.set({**digests, **self.sealed_books}, self.clients.books.roots())
             self.record.database.close_canonical()
             for database in self.databases():
                 database.reopen()
+        self.clients.books.changed.clear()
         self.crashed = False
 
     def _abandon(self, error: BaseException) -> None:
@@ -138,7 +149,15 @@ class OpenRun:
             rounds_done = self.server.stored_rounds_done()
             self.clients.rewind(rounds_done, self.server.steps_of(rounds_done))
 
+    def before_book(self) -> None:
+        """Prepare for replacing a client's book: every earlier write is on disk, and the seals are broken."""
+        if not self.is_writing:
+            self.begin_writing()
+        if self._behind is not None:
+            self._behind.flush()
+
     def close(self) -> None:
+        self.clients.books.close()
         for database in self.databases():
             database.close()
 
@@ -160,6 +179,7 @@ def writing(path: Path) -> Iterator[OpenRun]:
             for database in run.databases():
                 Door(path).require_own(database.path.name)
                 database.before_first_write = run.begin_writing
+            run.clients.books.before_write = run.before_book
             if run.crashed:
                 run.begin_writing()
             yield run
@@ -216,7 +236,7 @@ def _open(path: Path, skip: Collection[str] = ()) -> OpenRun:
         file, server, clients, trail = parts.file, parts.server, parts.clients, parts.record
         if file is None or server is None or clients is None or trail is None:
             raise AssertionError("a part is missing although every fact holds")
-        run = OpenRun(path, file, server, clients, trail, Inbox(path), crashed=not parts.sealed)
+        run = OpenRun(path, file, server, clients, trail, Inbox(path), parts.sealed_books(), crashed=not parts.sealed)
         server.commit_to = run.commit_to
         opened.pop_all()
     return run

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 
-from fedforget.disk.column_checks import check, is_name
+from fedforget.disk.column_checks import check, is_blob, is_name
 from fedforget.disk.database import Database
 
 SCHEMA = f"""
 CREATE TABLE seals (
     file TEXT PRIMARY KEY {check(is_name("file"))},
-    digest TEXT NOT NULL {check(is_name("digest"))}
+    digest TEXT NOT NULL {check(is_name("digest"))},
+    root BLOB {check(is_blob("root", 32), optional="root")}
 ) WITHOUT ROWID;
 """
 OWN_SEAL = "record"
@@ -26,10 +27,15 @@ class Seals:
     def all(self) -> dict[str, str]:
         return dict(self._database.rows("SELECT file, digest FROM seals"))
 
-    def set(self, digests: Mapping[str, str]) -> None:
+    def roots(self) -> dict[str, bytes]:
+        """Return the roots of the clients' books, as they were at the last closing."""
+        return dict(self._database.rows("SELECT file, root FROM seals WHERE root IS NOT NULL"))
+
+    def set(self, digests: Mapping[str, str], roots: Mapping[str, bytes]) -> None:
         with self._database.transaction():
-            self._database.run_many("INSERT INTO seals VALUES (?, ?)", digests.items())
-            self._database.run("INSERT INTO seals VALUES (?, ?)", (OWN_SEAL, self.content_digest()))
+            rows = ((file, found, roots.get(file)) for file, found in digests.items())
+            self._database.run_many("INSERT INTO seals VALUES (?, ?, ?)", rows)
+            self._database.run("INSERT INTO seals VALUES (?, ?, NULL)", (OWN_SEAL, self.content_digest()))
 
     def break_all(self) -> None:
         with self._database.transaction():

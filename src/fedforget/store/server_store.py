@@ -24,6 +24,7 @@ CREATE TABLE server (
     CHECK (CASE key
         WHEN 'seed' THEN {is_blob("value", SEED_BYTES)}
         WHEN 'nonce' THEN {is_blob("value", SEED_BYTES)}
+        WHEN 'tree_key' THEN {is_blob("value", SEED_BYTES)}
         WHEN 'seed_origin' THEN {is_one_of("value", "given", "system")}
         WHEN 'plan_digest' THEN {is_digest("value")}
         WHEN 'rounds_done' THEN {is_whole("value")}
@@ -63,6 +64,7 @@ class ServerStore:
         *,
         seed: Seed,
         seed_origin: str,
+        tree_key: bytes,
         plan_digest: str,
         commitments: Mapping[Id, bytes],
         initial: State,
@@ -75,6 +77,7 @@ class ServerStore:
             "rounds_done": 0,
             "seed": seed.value,
             "seed_origin": seed_origin,
+            "tree_key": tree_key,
         }
         with database.transaction():
             database.run_many("INSERT INTO server VALUES (?, ?)", values.items())
@@ -109,6 +112,11 @@ class ServerStore:
         return str(self._value("seed_origin"))
 
     @property
+    def tree_key(self) -> bytes:
+        """The key of the labels in the tree over the data. New seeds leave it as it is."""
+        return bytes(self._value("tree_key"))
+
+    @property
     def plan_digest(self) -> str:
         return str(self._value("plan_digest"))
 
@@ -120,6 +128,10 @@ class ServerStore:
 
     def first_rounds(self) -> dict[Id, int]:
         return self._first_use.known()
+
+    def stored_first_rounds(self) -> list[tuple[Id, int]]:
+        """Return the clients that took part, with their first rounds, in the order of the roster on disk."""
+        return self.database.rows("SELECT client, first_round FROM roster WHERE first_round IS NOT NULL")
 
     def kept(self) -> dict[int, str]:
         """Return the rounds whose models are kept, with the digests of the models."""

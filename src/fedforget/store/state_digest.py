@@ -1,4 +1,4 @@
-"""The state digest: over a canonical export of the state, without path, time, versions or record."""
+"""The state digest: over what is a function of plan, seeds and data, without path, time, versions or record."""
 
 from __future__ import annotations
 
@@ -7,28 +7,24 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from fedforget.algorithm.ids import IdSet
 from fedforget.store.run_directory import OpenRun
 
 
 def canonical_export(run: OpenRun) -> Iterator[bytes]:
-    """Yield the state as JSON lines in a fixed order: plan, server, roster, kept rounds, clients, their samples."""
+    """Yield the state as JSON lines in a fixed order: plan, server, data, notes, first rounds, kept rounds.
+
+    The root of the tree stands for all clients with their seeds, samples and contents. It is stored, and so is the
+    digest of the notes, so that a request that touches one book reads no other.
+    """
     server, clients = run.server, run.clients
     yield _line("plan", run.file.encode().decode())
     yield _line("server", server.seed.value.hex(), server.seed.nonce.hex(), server.seed_origin, server.rounds_done)
-    commitments = server.commitments()
-    for client in server.roster:
-        yield _line("client", client, commitments[client].hex(), server.first_round(client))
+    yield _line("data", clients.books.root().hex())
+    yield _line("uses", clients.uses.digest().hex())
+    for client, round_ in server.stored_first_rounds():
+        yield _line("client", client, round_)
     for round_, model in server.kept().items():
         yield _line("round", round_, model)
-    for client in clients.clients():
-        seed = clients.seed_pair(client)
-        yield _line("seed", client, seed.value.hex(), seed.nonce.hex())
-        contents, first_steps = clients.contents(client), clients.first_steps(client)
-        for sample in IdSet(contents):
-            yield _line("sample", client, sample, contents[sample].hex(), first_steps.get(sample))
-        for round_, witness in clients.witnesses(client).items():
-            yield _line("witness", client, round_, witness.hex())
 
 
 def state_digest(run: OpenRun) -> str:
@@ -38,7 +34,7 @@ def state_digest(run: OpenRun) -> str:
     return hasher.hexdigest()
 
 
-_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode  # built once: there is a line per sample
+_encode = json.JSONEncoder(ensure_ascii=True, separators=(",", ":")).encode
 
 
 def _line(*values: Any) -> bytes:

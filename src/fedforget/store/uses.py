@@ -1,0 +1,142 @@
+"""First uses and witnesses of the clients on disk: ``uses.db``. In a deployment each client has its own file.
+
+Rounds write it, and a rewind takes their notes back. A request that changes no draw leaves it as it is.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
+from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
+from fedforget.disk.database import Database
+from fedforget.errors import RunDamaged
+
+_DIGEST_BYTES = 32
+_FOREVER = 2**63 - 1
+
+SCHEMA = f"""
+CREATE TABLE first_uses (
+    client ANY NOT NULL {check(is_id("client"))},
+    sample ANY NOT NULL {check(is_id("sample"))},
+    step INTEGER NOT NULL {check(is_whole("step", 1))},
+    PRIMARY KEY (client, sample)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE witnesses (
+    client ANY NOT NULL {check(is_id("client"))},
+    round INTEGER NOT NULL {check(is_whole("round", 1))},
+    witness BLOB NOT NULL {check(is_blob("witness", WITNESS_BYTES))},
+    PRIMARY KEY (client, round)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE content (
+    number INTEGER PRIMARY KEY {check(is_whole("number", 1, 1))},
+    digest BLOB NOT NULL {check(is_blob("digest", _DIGEST_BYTES))}
+) STRICT;
+"""
+
+
+class Uses:
+    """The tables of first uses and witnesses, with a digest of both that is stored when the run is closed."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def first_steps(self, client: Id) -> Mapping[Id, int]:
+        return dict(self.database.rows("SELECT sample, step FROM first_uses WHERE client = ?", (client,)))
+
+    def witnesses(self, client: Id) -> Mapping[int, bytes]:
+        return dict(
+            self.database.rows("SELECT round, witness FROM witnesses WHERE client = ? ORDER BY round", (client,))
+        )
+
+    def count(self) -> int:
+        """Return how many samples were used."""
+        return int(self._one("SELECT count(*) FROM first_uses"))
+
+    def last_witnessed_round(self) -> int:
+        return int(self._one("SELECT coalesce(max(round), 0) FROM witnesses"))
+
+    def last_noted_step(self, until: int = _FOREVER) -> int:
+        """Return the last recorded first-use step that is at most ``until``, or 0."""
+        return int(self._one("SELECT coalesce(max(step), 0) FROM first_uses WHERE step <= ?", (until,)))
+
+    def _one(self, query: str, values: Sequence[Any] = ()) -> Any:
+        return self.database.rows(query, values)[0][0]
+
+    def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
+        """Store the notes of a round behind the next one, if the database writes behind."""
+        if uses or witnesses:
+            self.database.write(lambda: self._note(uses, witnesses))
+
+    def _note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]]) -> None:
+        with self.database.transaction():
+            self._outdate()
+            self.database.run_many("INSERT OR REPLACE INTO witnesses VALUES (?, ?, ?)", witnesses)
+            self.database.run_many("INSERT OR REPLACE INTO first_uses VALUES (?, ?, ?)", uses)
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        """Delete the notes about data that leave. Writes nothing if there are none."""
+        found = [order for order in orders if self._has_notes(order)]
+        if not found:
+            return
+        with self.database.transaction():
+            self._outdate()
+            for order in found:
+                if order.samples is None:
+                    self.database.run("DELETE FROM first_uses WHERE client = ?", (order.client,))
+                    self.database.run("DELETE FROM witnesses WHERE client = ?", (order.client,))
+                else:
+                    gone = ((order.client, sample) for sample in order.samples)
+                    self.database.run_many("DELETE FROM first_uses WHERE client = ? AND sample = ?", gone)
+
+    def _has_notes(self, order: RemoveOrder) -> bool:
+        if order.samples is not None:
+            used = "SELECT 1 FROM first_uses WHERE client = ? AND sample = ?"
+            return any(self.database.rows(used, (order.client, sample)) for sample in order.samples)
+        tables = ("first_uses", "witnesses")
+        noted = "SELECT 1 FROM {} WHERE client = ? LIMIT 1"
+        return any(self.database.rows(noted.format(table), (order.client,)) for table in tables)
+
+    def rewind(self, rounds_done: int, last_step: int) -> None:
+        """Delete what later rounds noted. Writes nothing if they noted nothing."""
+        if self.last_noted_step() <= last_step and self.last_witnessed_round() <= rounds_done:
+            return
+        with self.database.transaction():
+            self._outdate()
+            self.database.run("DELETE FROM witnesses WHERE round > ?", (rounds_done,))
+            self.database.run("DELETE FROM first_uses WHERE step > ?", (last_step,))
+
+    # The digest
+
+    def digest(self) -> bytes:
+        """Return the digest of both tables: the stored one, or one computed now."""
+        stored = self.database.rows("SELECT digest FROM content")
+        return bytes(stored[0][0]) if stored else self.computed_digest()
+
+    def computed_digest(self) -> bytes:
+        hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"fedforget/uses")
+        for table in ("first_uses", "witnesses"):
+            for row in self.database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (in the order of the primary key)
+                hasher.update(repr(row).encode())
+            hasher.update(b";")
+        return hasher.digest()
+
+    def require_digest(self) -> None:
+        """Raise RunDamaged if the stored digest is not that of the content."""
+        if self.digest() != self.computed_digest():
+            raise RunDamaged(
+                f"{self.database.path} is damaged: its digest is not that of its content",
+                hint="restore it from a backup",
+            )
+
+    def store_digest(self) -> None:
+        """Store the digest, before the run is closed."""
+        if not self.database.rows("SELECT 1 FROM content"):
+            with self.database.transaction():
+                self.database.run("INSERT INTO content VALUES (1, ?)", (self.computed_digest(),))
+
+    def _outdate(self) -> None:
+        self.database.run("DELETE FROM content")
