@@ -20,6 +20,7 @@ from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.algorithm.tree import Path as TreePath
 from fedforget.algorithm.tree import beside, joined, labels_of, path_of, root_of
+from fedforget.disk import wal
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import VERSION, Database
 from fedforget.disk.files import write_durably
@@ -96,9 +97,14 @@ class Books:
     def part(self, number: int) -> Database:
         if number not in self._open:
             self._check(BOOKS[number])
+            _refuse_log(self._run / BOOKS[number])
             found = Database(self._run / BOOKS[number], SCHEMA)
+            try:
+                validate_book(found, number)
+            except BaseException:
+                found.close()
+                raise
             self._open[number] = found
-            validate_book(found, number)
         return self._open[number]
 
     def _of(self, client: Id) -> Database:
@@ -161,7 +167,8 @@ class Books:
         database = self.part(number)
         with contextlib.closing(_copy_of(database)) as part:
             stored = part.execute("SELECT root FROM part").fetchone()[0]
-            wrong = stored != root_of(self._client_leaves(part), DEPTH)
+            wrong = stored != root_of(self._client_leaves(number, part), DEPTH)
+            wrong = wrong or stored != self._known_roots.get(BOOKS[number], stored)
             for client, root in part.execute("SELECT client, root FROM clients").fetchall():
                 wrong = wrong or root != self._root_of_samples(part, client)
         if wrong:
@@ -174,7 +181,7 @@ class Books:
         label = self._label(client)
         number = label[0] >> (8 - DEPTH)
         with contextlib.closing(_copy_of(self.part(number))) as part:
-            leaves = self._client_leaves(part)
+            leaves = self._client_leaves(number, part)
         return label, path_of(leaves, label, DEPTH).below(beside(list(self.roots().values()), number))
 
     def sample_path(self, client: Id, sample: Id) -> tuple[bytes, TreePath]:
@@ -191,11 +198,16 @@ class Books:
         labels = labels_of(self._sample_key(client), ids)
         return [(label, contents[sample]) for label, sample in zip(labels, ids, strict=True)]
 
-    def _client_leaves(self, part: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
+    def _client_leaves(self, number: int, part: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
         rows = {client: (seed, nonce, root) for client, seed, nonce, root in part.execute("SELECT * FROM clients")}
         ids = IdSet(rows)
         leaves = []
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
+            if label[0] >> (8 - DEPTH) != number:
+                raise RunDamaged(
+                    f"{self._run / BOOKS[number]} is damaged: client {shown(client)} belongs into another file",
+                    hint="restore it from a backup",
+                )
             seed, nonce, root = rows[client]
             leaves.append((label, Seed(seed, nonce).commitment + root))
         return leaves
@@ -281,7 +293,7 @@ class Books:
 
     def _image(self, number: int, part: sqlite3.Connection) -> bytes:
         """Finish the transaction on a file in memory, and return the file in canonical form."""
-        root = root_of(self._client_leaves(part), DEPTH)
+        root = root_of(self._client_leaves(number, part), DEPTH)
         part.execute("INSERT OR REPLACE INTO part VALUES (?, ?)", (number, root))
         part.execute("COMMIT")
         part.execute("VACUUM")
@@ -292,6 +304,15 @@ class Books:
         for part in self._open.values():
             part.close()
         self._open.clear()
+
+
+def _refuse_log(path: Path) -> None:
+    """Refuse a write-ahead log: books have none, and one would change what is read behind the back of the seals."""
+    if wal.has_content(path):
+        raise RunDamaged(
+            f"{path.with_name(path.name + wal.SUFFIX)} is not a file of a run",
+            hint="don't rely on this directory; restore it from a backup",
+        )
 
 
 def _copy_of(database: Database) -> sqlite3.Connection:

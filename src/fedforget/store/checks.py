@@ -157,6 +157,8 @@ class Parts:
             self.clients = ClientStore(books, notes)
         if every_book:
             notes.require_digest()
+            if self.server is not None:
+                notes.require_clients(self.server.roster)
         return self._size(USES)
 
     def _find_book(self, name: str, *, opening: bool) -> str:

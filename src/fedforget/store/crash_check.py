@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
+from pathlib import Path
 
 from fedforget.algorithm.draws import PrfPriorities, draw_batches_without_replacement, draw_clients_with_replacement
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost
 from fedforget.requests.intents import Intent
 from fedforget.requests.lifecycle import Stage
@@ -29,7 +29,7 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
     batches, work = record.batches, server.work()
     stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.unfinished()}
     if not work.keys() <= stages.keys():
-        raise _lost(record.database, "it does not know a batch that the server has begun")
+        raise _lost(record.database.path, "it does not know a batch that the server has begun")
     half_applied = any(
         work.get(batch_id) == REWOUND and stage == Stage.ACCEPTED for batch_id, (_, stage) in stages.items()
     )
@@ -37,10 +37,10 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
         if stage != Stage.ACCEPTED:
             _require_applied(intent, server, clients)
         if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
-            raise _lost(server.database, "it was not rewound for a batch whose data are removed")
+            raise _lost(server.database.path, "it was not rewound for a batch whose data are removed")
         stands = half_applied or all(map(partial(_stands, server, record), intent.ids))
         if stage == Stage.COMPLETED and not stands:
-            raise _lost(server.database, "its model is not the one that a receipt names")
+            raise _lost(server.database.path, "its model is not the one that a receipt names")
     if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # otherwise a rewind may be half done
         rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
         _require_in_step(server, clients, rewound_to)
@@ -60,26 +60,26 @@ def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) 
     there = {client: clients.samples(client) for client in clients.clients()}
     for request in intent.decision.requests:
         if request.client in there and (request.sample is None or request.sample in there[request.client]):
-            raise _lost(clients.database, "it holds data that were removed")
+            raise _lost(clients.books.path_of(request.client), "it holds data that were removed")
     if any(client in server.roster for client in intent.decision.leaving):
-        raise _lost(server.database, "it holds a client that was removed")
+        raise _lost(server.database.path, "it holds a client that was removed")
     for new in intent.decision.joining:
         if any(sample not in there.get(new.client, ()) for sample, _ in new.samples):
-            raise _lost(clients.database, "it lacks data that were added")
+            raise _lost(clients.books.path_of(new.client), "it lacks data that were added")
         if new.client not in server.roster:
-            raise _lost(server.database, "it lacks a client that was added")
+            raise _lost(server.database.path, "it lacks a client that was added")
 
 
 def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
     """Require that first uses and witnesses match the committed rounds. They may be at most one round ahead."""
     ahead = clients.last_noted_step() > server.steps_of(server.rounds_done + 1)
     if ahead or clients.last_witnessed_round() > server.rounds_done + 1:
-        raise _lost(server.database, "it is behind the clients")
+        raise _lost(server.database.path, "it is behind the clients")
     if _witness_is_missing(server, clients):
-        raise _lost(clients.database, "it lacks a witness of a committed round")
+        raise _lost(clients.database.path, "it lacks a witness of a committed round")
     uses = _FirstUseCheck(server, clients)
     if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
-        raise _lost(clients.database, "its first uses are not those of the committed rounds")
+        raise _lost(clients.database.path, "its first uses are not those of the committed rounds")
 
 
 def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
@@ -165,8 +165,8 @@ class _FirstUseCheck:
         return self._known[client]
 
 
-def _lost(database: Database, what: str) -> CommitsLost:
+def _lost(path: Path, what: str) -> CommitsLost:
     return CommitsLost(
-        f"{database.path} has lost commits: {what}",
+        f"{path} has lost commits: {what}",
         hint="restore the whole run directory from a backup; see `fedforget doctor`",
     )

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import Database
@@ -129,6 +129,15 @@ class Uses:
         if self.digest() != self.computed_digest():
             raise RunDamaged(
                 f"{self.database.path} is damaged: its digest is not that of its content",
+                hint="restore it from a backup",
+            )
+
+    def require_clients(self, roster: IdSet) -> None:
+        """Raise RunDamaged if there are notes about a client that is not in the roster."""
+        noted = self.database.rows("SELECT client FROM first_uses UNION SELECT client FROM witnesses")
+        if any(client not in roster for (client,) in noted):
+            raise RunDamaged(
+                f"{self.database.path} is damaged: it holds notes about a client that is not in the roster",
                 hint="restore it from a backup",
             )
 
