@@ -18,7 +18,7 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_EVERY, Keep, Plan
 from fedforget.algorithm.ports import Aggregator, State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.baselines.method import Cost, OnRound, Problem
+from fedforget.baselines.method import Cost, Method, OnRound, Problem
 from fedforget.errors import StorageFailed
 from fedforget.federation.draw_ahead import drawing_ahead
 
@@ -97,6 +97,23 @@ class Simulation:
             for round_ in range(1, other.memory.rounds_done + 1):
                 self.memory.commit(round_, other.memory.load(round_), sorted(set(server.slots(round_)), key=str))
         self.clients.note(other.first_uses())
+
+
+class SimulatedMethod(Method):
+    """A method that trains by one ``Simulation``. A subclass starts it in ``__init__`` and writes ``remove``."""
+
+    simulation: Simulation
+
+    @property
+    def rounds_done(self) -> int:
+        return self.simulation.memory.rounds_done
+
+    @property
+    def state(self) -> State:
+        return self.simulation.memory.load(self.rounds_done)
+
+    def learn(self, until: int, on_round: OnRound | None = None) -> Cost:
+        return self.simulation.learn(until, on_round)
 
 
 def _kept_bytes(plan: Plan, model_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedforget.experiments.drawing import (
+    LEVELS,
     METHOD_COLOURS,
     NAMES,
     behind,
     by,
     clean,
     exact_keys,
+    legend_below,
     new_figure,
-    published_key,
-    save,
+    published_keys,
+    save_each,
     shades,
 )
 from fedforget.experiments.published import Published
@@ -41,19 +44,14 @@ _PANELS = {
 
 def draw_lives(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:
     """Figures 1, 5 and 8: a figure for each dataset, samples on the left and clients on the right."""
-    paths = []
-    for (experiment, dataset), group in by(rows, "experiment", "dataset").items():
-        name = f"{experiment}-{dataset}"
-        paths += save(directory, name, lambda group=group: _lives(group, published))  # type: ignore[misc]
-    return paths
+    return save_each(rows, ("experiment", "dataset"), "{}-{}", directory, partial(_lives, published=published))
 
 
 def _lives(rows: Sequence[Row], published: Published) -> Figure:
     figure, axes = new_figure(2, sharey=True, height=4.2, width=5.2)
-    first, any_published = rows[0], False
-    for place, level in enumerate(("sample", "client")):
-        panel = _PANELS.get((first["experiment"], first["dataset"], level))
-        any_published |= panel is not None and published.has(panel)
+    first = rows[0]
+    panels = {level: _PANELS.get((first["experiment"], first["dataset"], level)) for level in LEVELS}
+    for place, (level, panel) in enumerate(panels.items()):
         _life_panel(axes[0][place], [row for row in rows if row["level"] == level], panel, published)
         axes[0][place].set_title(f"forgetting {level}s", fontsize=10)
     axes[0][0].set_ylabel("test accuracy")
@@ -63,10 +61,7 @@ def _lives(rows: Sequence[Row], published: Published) -> Figure:
         f"{NAMES[first['dataset']]}: M = {first['M']:,}, K = {first['K']}, b = {first['b']}, E = {first['E']}; {runs}",
         fontsize=11,
     )
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    extra = [published_key()] if any_published else []
-    figure.legend([*handles, *extra], [*labels, *(key.get_label() for key in extra)], loc="outside lower center",
-                  ncols=4, frameon=False, fontsize=9)  # fmt: skip
+    legend_below(figure, axes[0][0], 4, published_keys(published, *panels.values()))
     return figure
 
 
@@ -115,10 +110,7 @@ def _band(axes: Axes, piece: dict[int, list[float]], colour: Any, label: str | N
 
 def draw_tradeoff(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:
     """Figures 4 and 7: a figure for each dataset; accuracy above, unlearning time below."""
-    paths = []
-    for (dataset,), group in by(rows, "dataset").items():
-        paths += save(directory, f"tradeoff-{dataset}", lambda group=group: _tradeoff(group, published))  # type: ignore[misc]
-    return paths
+    return save_each(rows, ("dataset",), "tradeoff-{}", directory, partial(_tradeoff, published=published))
 
 
 def _tradeoff(rows: Sequence[Row], published: Published) -> Figure:
@@ -140,8 +132,7 @@ def _tradeoff(rows: Sequence[Row], published: Published) -> Figure:
     axes[1][1].set_xlabel("ρ$_C$")
     axes[0][1].legend(frameon=False, fontsize=9, loc="lower right")
     figure.suptitle(f"{NAMES[first['dataset']]}: M = {first['M']:,}, E = {first['E']}, R = {first['R']}", fontsize=11)
-    extra = [published_key()] if panels[0] and published.has(panels[0]) else []
-    figure.legend(handles=[*exact_keys(), *extra], loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *panels)])
     return figure
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedforget.experiments.published import Published
 from fedforget.experiments.rows import Row
 from fedforget.plots.picture import BLUE, FAINT, GREY, INK, RED, save_picture
 
@@ -28,6 +30,14 @@ def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
     for path in paths:
         save_picture(path, draw)
     return paths
+
+
+def save_each(
+    rows: Sequence[Row], columns: Sequence[str], name: str, directory: Path, draw: Callable[[Sequence[Row]], Figure]
+) -> list[Path]:
+    """Draw a figure for each group of rows; ``name`` is a template that the group's values fill."""
+    groups = by(rows, *columns).items()
+    return [path for key, group in groups for path in save(directory, name.format(*key), partial(draw, group))]
 
 
 def new_figure(
@@ -61,17 +71,21 @@ def behind(axes: Axes, curve: Sequence[tuple[float, float]], colour: Any) -> Non
         axes.plot(x, y, color=colour, linestyle=(0, (1, 1)), **_THIN)
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int, title: str = "", extra: Sequence[Any] = ()) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    handles = [*handles, *extra]
+def legend_below(figure: Figure, axes: Axes | None, columns: int, extra: Sequence[Any] = ()) -> None:
+    """One legend for all panels: the lines of ``axes``, then ``extra``."""
+    handles, labels = axes.get_legend_handles_labels() if axes is not None else ([], [])
     labels = [*labels, *(each.get_label() for each in extra)]
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, title=title)
+    place: Any = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend([*handles, *extra], labels, **place)
 
 
-def published_key() -> Any:
+def published_keys(published: Published, *panels: str | None) -> list[Any]:
+    """The key of published curves, if there is one in any of the panels."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    return Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")
+    if not any(panel and published.has(panel) for panel in panels):
+        return []
+    return [Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")]
 
 
 def exact_keys() -> list[Any]:

@@ -17,9 +17,9 @@ from fedforget.baselines.fats import Fats
 from fedforget.baselines.method import Problem
 from fedforget.data.registry import DIGITS
 from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.comparison import LEVELS, facts_of
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import LAST, Life, Meter
-from fedforget.experiments.performance import facts_of
 from fedforget.experiments.problems import Training, build_problem, datasets_of, halved, training_of
 from fedforget.experiments.rows import Row
 from fedforget.experiments.simulate import steps_from_round
@@ -77,9 +77,7 @@ class _Work:
         accuracy = float(np.mean([moment.accuracy for moment in life.moments[-LAST:]]))
         facts = {"accuracy": accuracy, "accuracy_full": life.meter.whole(method.state.model),
                  "model_digest": method.model_digest, "seconds": time.monotonic() - started}  # fmt: skip
-        return [
-            {**self._facts(problem, level), **facts, **times(problem, method, level)} for level in ("sample", "client")
-        ]
+        return [{**self._facts(problem, level), **facts, **times(problem, method, level)} for level in LEVELS]
 
     def _facts(self, problem: Problem, level: str) -> Row:
         facts = facts_of(NAME, self.training, problem, level, self.seed, self.choice.scale, 1)
