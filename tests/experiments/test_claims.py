@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedforget.experiments import efficiency, requests
 from fedforget.experiments.cells import Choice
-from fedforget.experiments.claims import CLAIMS, CONDITION, FAILS, HOLDS, UNKNOWN
+from fedforget.experiments.claims import CLAIMS, CONDITION, UNKNOWN
+from fedforget.experiments.pairs import FAILS, HOLDS, OPEN
 from fedforget.experiments.rows import COLUMNS
 
 BY_NAME = {claim.says: claim for claim in CLAIMS}
 HALF = BY_NAME["One client: at most half of FRS's time"]
+AS_ACCURATE = BY_NAME["Before unlearning FATS is as accurate as FedAvg (no worse than one point)"]
 
 
 def rows() -> dict[str, list[dict]]:
@@ -29,7 +33,7 @@ def test_claims_about_draws_are_judged_from_draws_alone() -> None:
     assert found["One sample: less time than FRS"] == HOLDS
     assert found["One client: more time for larger K"] == HOLDS
     assert found["Time rises with the number of requests"] == HOLDS
-    assert found["Before unlearning FATS is as accurate as FedAvg"] == UNKNOWN
+    assert found[AS_ACCURATE.says] == UNKNOWN
 
 
 def test_other_rows_give_another_verdict() -> None:
@@ -46,4 +50,38 @@ def test_digits_decide_no_claim() -> None:
     row = {**dict.fromkeys(COLUMNS), "dataset": "digits", "kind": "summary", "level": "client", "seed": 1,
            "accuracy": 0.5, "drop": 0.1}  # fmt: skip
     lived = {"performance": [{**row, "method": method} for method in ("FATS", "FRS")]}
-    assert BY_NAME["Before unlearning FATS is as accurate as FedAvg"].found(lived)[1] == UNKNOWN
+    assert AS_ACCURATE.found(lived)[1] == UNKNOWN
+
+
+def measured(dataset: str, fats: list[float], fedavg: list[float], linear: float) -> list[dict]:
+    values = {"FATS": fats, "FedAvg": fedavg, "linear, central": [linear]}
+    return [
+        {**dict.fromkeys(COLUMNS), "experiment": "accuracy", "kind": "accuracy", "dataset": dataset, "method": method,
+         "seed": seed, "accuracy": value}
+        for method, found in values.items()
+        for seed, value in enumerate(found, start=1)
+    ]  # fmt: skip
+
+
+FEDAVG = [0.94, 0.95, 0.93]
+
+
+@pytest.mark.parametrize(
+    ("fats", "linear", "verdict"),
+    [
+        ([0.939, 0.951, 0.931], 0.92, HOLDS),
+        ([0.90, 0.911, 0.889], 0.8, FAILS),
+        ([0.95, 0.92, 0.93], 0.8, OPEN),  # the interval holds the goal
+        ([0.95], 0.8, OPEN),  # one pair has no interval
+        ([0.939, 0.951, 0.931], 0.945, OPEN),  # a linear model is better: it does not count
+    ],
+)
+def test_accuracy_is_decided_only_where_the_interval_and_the_linear_model_allow_it(
+    fats: list[float], linear: float, verdict: str
+) -> None:
+    assert AS_ACCURATE.found({"accuracy": measured("mnist", fats, FEDAVG, linear)})[1] == verdict
+
+
+def test_one_dataset_that_is_not_decided_makes_a_condition() -> None:
+    rows_ = measured("mnist", FEDAVG, FEDAVG, 0.9) + measured("fashion-mnist", FEDAVG[:1], FEDAVG, 0.8)
+    assert AS_ACCURATE.found({"accuracy": rows_})[1] == f"{CONDITION}: MNIST; elsewhere not decided"

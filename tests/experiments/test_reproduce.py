@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from fedforget.cli.app import app, commands
 from fedforget.errors import InvalidInput
+from fedforget.experiments.reproduce import EXPERIMENTS
 from fedforget.experiments.rows import COLUMNS, read_rows
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("FEDFORGET_")}
@@ -153,7 +154,7 @@ def test_missing_data_are_one_line_and_leave_no_rows(tmp_path: Path) -> None:
 def test_help_names_every_experiment() -> None:
     commands()  # fills the program
     text = CliRunner().invoke(app, ["reproduce", "--help"]).stdout
-    for name in ("datasets", "efficiency", "requests", "performance", "streaming", "tradeoff", "all", "report"):
+    for name in (*EXPERIMENTS, "all", "report"):
         assert name in text
 
 
@@ -166,5 +167,5 @@ def test_all_at_smoke_scale_takes_less_than_two_minutes(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     for name in ("efficiency", "requests", "tradeoff"):
         assert found[name]["theory"]["agrees"]
-    for name in ("datasets", "efficiency", "requests", "performance", "streaming", "tradeoff"):
+    for name in EXPERIMENTS:
         assert (tmp_path / f"{name}.csv").exists()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedforget.experiments.rows import Row
+from fedforget.experiments.settings import runs_of
 from fedforget.session.workforce import Workforce
 
 SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
@@ -18,16 +19,16 @@ class Choice:
     """What to reproduce, and how large."""
 
     scale: str
-    runs: int
+    runs: int | None = None  # seeds; None: those of ``settings.runs_of``
     datasets: tuple[str, ...] = ()  # empty: every one that the experiment knows
     data_dir: Path | None = None
     workforce: Workforce = _INLINE
     heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
 
-    @property
-    def seeds(self) -> range:
+    def seeds(self, experiment: str, dataset: str) -> range:
         """One per run. Halved by ``small``; ``smoke`` takes one."""
-        runs = {SMOKE: 1, SMALL: -(-self.runs // 2)}.get(self.scale, self.runs)
+        wanted = runs_of(experiment, dataset) if self.runs is None else self.runs
+        runs = {SMOKE: 1, SMALL: -(-wanted // 2)}.get(self.scale, wanted)
         return range(1, runs + 1)
 
     def wants(self, dataset: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,12 +13,22 @@ from fedforget.baselines.fats import Fats
 from fedforget.baselines.method import Cost, Method, Problem
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.lives import Life, Meter
-from fedforget.experiments.problems import Training, build_problem, choose_requests, leaving_clients
+from fedforget.experiments.presets import described
+from fedforget.experiments.problems import (
+    Training,
+    build_problem,
+    choose_requests,
+    datasets_of,
+    halved,
+    leaving_clients,
+    training_of,
+)
 from fedforget.experiments.rows import Row
 from fedforget.experiments.timing import seconds_of
 from fedforget.planner.costs import Withdrawal, forgetting_cost
 
 LEVELS = ("sample", "client")
+Scheduled = tuple[Training, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,13 +106,18 @@ class Comparison:
 
 
 def comparison_cells(
-    experiment: str, training: Training, arrivals: tuple[int, ...], seeds: Sequence[int], choice: Choice
+    experiment: str, datasets: tuple[str, ...], choice: Choice, schedule: Callable[[Training], Scheduled]
 ) -> Iterator[Cell]:
-    """A cell for each seed and method; both levels go on from one common training."""
-    for seed in seeds:
-        for name, method in METHODS.items():
-            work = Comparison(experiment, training, arrivals, method, seed, choice)
-            yield Cell(f"{experiment}/{choice.scale}/{training.dataset}/{name}/{seed}", work.seconds, work.rows)
+    """A cell for each dataset, seed and method; both levels go on from one common training.
+
+    ``schedule`` returns the training up to its horizon, and the arrivals.
+    """
+    for dataset in datasets_of(choice, datasets):
+        for seed in choice.seeds(experiment, dataset):
+            for name, method in METHODS.items():
+                training, arrivals = schedule(halved(training_of(dataset, method), choice.scale))
+                work = Comparison(experiment, training, arrivals, method, seed, choice)
+                yield Cell(f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}", work.seconds, work.rows)
 
 
 def expected_steps(problem: Problem, requests: Sequence[Request], rounds: int) -> float:
@@ -123,7 +138,7 @@ def expected_steps(problem: Problem, requests: Sequence[Request], rounds: int) -
 
 
 def facts_of(
-    experiment: str, training: Training, problem: Problem, level: str, seed: int, scale: str, requests: int
+    experiment: str, training: Training, problem: Problem, level: str | None, seed: int, scale: str, requests: int
 ) -> Row:
     """What every row of a life says; ρ is that of the horizon."""
     plan, sizes = problem.plan, problem.data.sizes()
@@ -132,6 +147,7 @@ def facts_of(
         "level": level, "seed": seed, "M": len(sizes), "N": sum(sizes) / len(sizes), "K": plan.clients_per_round,
         "b": plan.batch_size, "E": plan.local_steps, "R": plan.rounds, "rho_c": plan.realised_rho_c(len(sizes)),
         "rho_s": plan.clients_per_round * plan.steps * plan.batch_size / sum(sizes), "requests": requests,
+        "optimizer": described(plan.local),
     }  # fmt: skip
 
 

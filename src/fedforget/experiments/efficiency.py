@@ -32,7 +32,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
         if grid.sizes != "equal" and not known:
             continue
         for clients in grid.clients[:: 3 if choice.scale == SMOKE else 1]:
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, grid.dataset):
                 work = _Work(name, grid, clients, seed, choice.scale, known)
                 yield Cell(f"{NAME}/{choice.scale}/{name}/M={clients}/{seed}", work.seconds, work.rows)
 

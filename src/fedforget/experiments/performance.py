@@ -10,13 +10,11 @@ from collections.abc import Iterator
 
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.comparison import comparison_cells
-from fedforget.experiments.problems import WRITERS, datasets_of, halved, training_of
+from fedforget.experiments.problems import WRITERS
 
 NAME = "performance"
 DATASETS = ("mnist", "fashion-mnist", "femnist", WRITERS)
 
 
 def cells(choice: Choice) -> Iterator[Cell]:
-    for dataset in datasets_of(choice, DATASETS):
-        training = halved(training_of(dataset), choice.scale)
-        yield from comparison_cells(NAME, training, (training.request_round,), choice.seeds, choice)
+    return comparison_cells(NAME, DATASETS, choice, lambda training: (training, (training.request_round,)))

@@ -34,6 +34,11 @@ class Preset:
     authors: LocalOptimizer
     samples: int | None = None  # in Table 2; None: not a row of it
     printed_clients: int | None = None  # M in Table 2
+    tuned_fedavg: LocalOptimizer | None = None  # of FedAvg and FRS; None: FATS's
+
+    @property
+    def tuned_for_fedavg(self) -> LocalOptimizer:
+        return self.tuned_fedavg or self.tuned
 
     def optimizer(self, variant: str) -> LocalOptimizer:
         found: LocalOptimizer = getattr(self, variant)
@@ -48,6 +53,16 @@ class Preset:
             "batch_size": self.batch_size, "lr": local.lr, "momentum": local.momentum,
             "weight_decay": local.weight_decay,
         }  # fmt: skip
+
+
+def described(local: LocalOptimizer) -> str:
+    """The settings in words.
+
+    >>> described(LocalOptimizer(lr=0.001, momentum=0.9))
+    'lr 0.001, momentum 0.9'
+    """
+    more = {"momentum": local.momentum, "weight decay": local.weight_decay}
+    return ", ".join([f"lr {local.lr:g}", *(f"{name} {value:g}" for name, value in more.items() if value)])
 
 
 _PRINTED, _PRINTED_LSTM = LocalOptimizer(lr=0.001), LocalOptimizer(lr=0.8)

@@ -18,7 +18,7 @@ import fedforget
 from fedforget.data.registry import DIGITS
 from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
-from fedforget.experiments import datasets, efficiency, performance, requests, streaming, tradeoff
+from fedforget.experiments import accuracy, datasets, efficiency, performance, requests, streaming, tradeoff
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
@@ -28,10 +28,12 @@ from fedforget.experiments.report import SETTINGS, read_settings, write_report
 from fedforget.experiments.rows import ResultsFile, Row, read_rows
 from fedforget.experiments.tables import (
     Table,
+    accuracy_table,
     datasets_table,
     efficiency_table,
     family_of,
     lives_table,
+    performance_tables,
     requests_table,
     tradeoff_table,
 )
@@ -50,6 +52,7 @@ class Experiment:
     draw: Draw
     tables: Callable[[Sequence[Row]], list[Table]]
     trains: tuple[str, ...] = ()  # the datasets that it trains on
+    beside: str | None = None  # the experiment whose rows its tables take too
 
 
 def _nothing(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
@@ -63,7 +66,21 @@ EXPERIMENTS = {
         Experiment(efficiency.NAME, "Figures 2 and 6", efficiency.cells, draw_efficiency, efficiency_table),
         Experiment(requests.NAME, "Figure 3", requests.cells, draw_requests, requests_table),
         Experiment(
-            performance.NAME, "Figures 1 and 5", performance.cells, draw_lives, lives_table, performance.DATASETS
+            accuracy.NAME,
+            "Section 6.2.1, before unlearning",
+            accuracy.cells,
+            _nothing,
+            accuracy_table,
+            performance.DATASETS,
+        ),
+        Experiment(
+            performance.NAME,
+            "Figures 1 and 5",
+            performance.cells,
+            draw_lives,
+            performance_tables,
+            performance.DATASETS,
+            beside=accuracy.NAME,
         ),
         Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, lives_table, streaming.DATASETS),
         Experiment(tradeoff.NAME, "Figures 4 and 7", tradeoff.cells, draw_tradeoff, tradeoff_table, tradeoff.DATASETS),
@@ -121,9 +138,9 @@ def reproduce(
     say(_forecast(work, pending))
     parts = {}
     for name in names:
-        _compute(files[name], pending[name], name, progress)
         if pending[name]:
-            write_settings(out, name, choice)
+            write_settings(out, name, choice)  # first, so that a killed command leaves them too
+        _compute(files[name], pending[name], name, progress)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
     write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
     return parts
@@ -161,7 +178,9 @@ def _finish(
     work: Sequence[Cell],
 ) -> Part:  # fmt: skip
     figures = experiment.draw(rows, out, published) if rows else []
-    tables = experiment.tables(rows) if rows else []
+    other = out / f"{experiment.beside}.csv"
+    beside = read_rows(other) if experiment.beside and other.exists() else []
+    tables = experiment.tables([*rows, *beside]) if rows else []
     part = Part(experiment, rows, figures, tables, len(pending), len(work) - len(pending))
     write_durably(out / f"{experiment.name}.json", _json({**part.as_dict(), "cells": rows}))
     return part
@@ -180,7 +199,7 @@ def redraw(out: Path, published: Published) -> dict[str, Part]:
 
 
 def write_settings(out: Path, name: str, choice: Choice) -> None:
-    """Note how an experiment's results came about: the last choice, versions and machine."""
+    """Note how an experiment was run last: scale, versions and machine. Datasets and seeds are in its rows."""
     write_durably(out / SETTINGS, _json({**read_settings(out), name: settings_of(choice)}))
 
 
@@ -188,8 +207,8 @@ def settings_of(choice: Choice) -> dict[str, Any]:
     import torch  # noqa: PLC0415 (slow)
 
     return {
-        "scale": choice.scale, "runs": choice.runs, "seeds": list(choice.seeds), "datasets": list(choice.datasets),
-        "federation": choice.workforce.federation, "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "scale": choice.scale, "federation": choice.workforce.federation,
+        "last run": time.strftime("%Y-%m-%d", time.gmtime()),
         "fedforget": fedforget.__version__, "python": platform.python_version(), "numpy": np.__version__,
         "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),

@@ -34,7 +34,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
     """A cell for each panel and seed."""
     for name, grid in REQUESTS.items():
         if choice.wants(grid.dataset):
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, grid.dataset):
                 work = _Work(name, grid, seed, choice.scale)
                 yield Cell(f"{NAME}/{choice.scale}/{name}/{seed}", work.seconds, work.rows)
 

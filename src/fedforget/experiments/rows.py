@@ -23,11 +23,12 @@ CSV_COLUMNS = (
 )  # fmt: skip
 MORE_COLUMNS = (
     "experiment", "cell", "cell_rows", "kind", "group", "count", "variance", "largest", "steps_from_first_use",
-    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds",
+    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer",
 )  # fmt: skip
 COLUMNS = (*CSV_COLUMNS, *MORE_COLUMNS)
+_OLDEST = COLUMNS.index("seconds") + 1  # columns of the first version; later ones are added at the end
 _TEXT = {"dataset", "scale", "method", "level", "model_digest", "experiment", "cell", "kind", "group",
-         "retrained_digest"}  # fmt: skip
+         "retrained_digest", "optimizer"}  # fmt: skip
 
 
 class ResultsFile:
@@ -67,15 +68,16 @@ class ResultsFile:
 
 
 def parse(text: str, path: Path) -> list[Row]:
-    """The rows of a CSV text: numbers as numbers, empty cells as None."""
+    """The rows of a CSV text: numbers as numbers, empty cells as None. An earlier version's lack the last columns."""
     reader = csv.reader(io.StringIO(text))
-    header = next(reader, None)
-    if header is not None and tuple(header) != COLUMNS:
+    header = next(reader, COLUMNS)
+    if len(header) < _OLDEST or tuple(header) != COLUMNS[: len(header)]:
         raise InvalidInput(
             f"{path} has other columns than this version writes",
             hint="choose a new directory for --out, or move the file away",
         )
-    return [_typed(dict(zip(COLUMNS, values, strict=True))) for values in reader if len(values) == len(COLUMNS)]
+    absent = dict.fromkeys(COLUMNS[len(header) :], "")
+    return [_typed({**dict(zip(header, row, strict=True)), **absent}) for row in reader if len(row) == len(header)]
 
 
 def read_rows(path: Path) -> list[Row]:

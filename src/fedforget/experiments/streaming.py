@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.comparison import comparison_cells
-from fedforget.experiments.problems import datasets_of, halved, training_of
+from fedforget.experiments.problems import WRITERS, Training
 
 NAME = "streaming"
-DATASETS = ("mnist", "femnist")
+DATASETS = ("mnist", "femnist", WRITERS)
 
 
 def cells(choice: Choice) -> Iterator[Cell]:
-    for dataset in datasets_of(choice, DATASETS):
-        training = halved(training_of(dataset), choice.scale)
-        training = training.with_plan(rounds=training.streaming_horizon)
-        yield from comparison_cells(NAME, training, training.streaming_rounds, choice.seeds, choice)
+    return comparison_cells(NAME, DATASETS, choice, scheduled)
+
+
+def scheduled(training: Training) -> tuple[Training, tuple[int, ...]]:
+    return training.with_plan(rounds=training.streaming_horizon), training.streaming_rounds

@@ -49,7 +49,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
         points = points_of(training)[:: 2 if choice.scale == SMOKE else 1]
         for kind, slots, batch in points:
             plan = replace(training.plan, clients_per_round=slots, batch_size=batch, rounds=training.request_round)
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, dataset):
                 work = _Work(replace(training, plan=plan), kind, seed, choice)
                 name = f"{NAME}/{choice.scale}/{dataset}/{kind}/K={slots}/b={batch}/{seed}"
                 yield Cell(name, work.seconds, work.rows)
