@@ -47,6 +47,8 @@ def test_it_writes_csv_json_plots_and_one_report(performance: Path) -> None:
     assert "data:image/svg+xml;base64," in page
     assert "http://" not in page
     assert "https://" not in page
+    assert "<td>performance</td><td>digits</td><td>smoke</td>" in page  # seeds
+    assert "<th>torch</th>" in page  # versions
     header = (performance / "performance.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == ",".join(COLUMNS)
 

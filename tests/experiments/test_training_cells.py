@@ -15,9 +15,19 @@ from fedforget.baselines.frs import Frs
 from fedforget.data.digits import Digits
 from fedforget.experiments import accuracy, datasets, performance, streaming, tradeoff
 from fedforget.experiments.cells import Choice
+from fedforget.experiments.comparison import law_of_requests
+from fedforget.experiments.family import law_of_time
+from fedforget.experiments.life_tables import models_sent, plans_table
 from fedforget.experiments.pairs import before_unlearning
 from fedforget.experiments.presets import PRESETS
-from fedforget.experiments.problems import build_problem, datasets_of, halved, training_of, training_samples
+from fedforget.experiments.problems import (
+    build_problem,
+    choose_requests,
+    datasets_of,
+    halved,
+    training_of,
+    training_samples,
+)
 from fedforget.experiments.rows import COLUMNS
 from fedforget.experiments.settings import EFFICIENCY
 from fedforget.experiments.tables import family_of
@@ -74,6 +84,44 @@ def test_streaming_stops_at_its_horizon_and_has_three_arrivals() -> None:
         of_method = [row for row in rows if row["method"] == method and row["level"] == "client"]
         assert [row["rounds_computed"] for row in of_method if row["kind"] == "removed"] == arrivals
         assert max(row["rounds_computed"] for row in of_method if row["kind"] == "learned again") == horizon
+
+
+def test_each_arrival_of_a_stream_has_its_cost_and_the_first_its_law() -> None:
+    rows = rows_of(streaming)
+    for method in ("FATS", "FRS"):
+        of_method = [row for row in rows if row["method"] == method and row["level"] == "sample"]
+        arrived = [row for row in of_method if row["kind"].startswith("arrival")]
+        assert [row["rounds_computed"] for row in arrived] == list(training_of("digits").streaming_rounds)
+        assert [row["theory_steps"] is None for row in arrived] == [False, True, True]
+        total = next(row["steps"] for row in of_method if row["kind"] == "summary")
+        assert sum(row["steps"] for row in arrived) == total
+    assert family_of(rows).points == 2  # FATS's first arrival, samples and clients
+
+
+def test_the_law_of_several_requests_has_the_planners_expectation() -> None:
+    problem = build_problem(training_of("digits"), 1, CHOICE)
+    plan = problem.plan
+    for level in ("sample", "client"):
+        requests = choose_requests(problem, level, 3, 1)
+        law = law_of_requests(problem, requests, 20)
+        change = law_of_requests(problem, requests, 1)["theory_steps"] / plan.local_steps
+        assert law["theory_steps"] == pytest.approx(law_of_time(change, 20, plan.local_steps)[0])
+        assert law["variance"] == pytest.approx(law_of_time(change, 20, plan.local_steps)[1])
+        assert law["largest"] == 20 * plan.local_steps
+
+
+def test_bytes_follow_from_the_different_clients_of_a_round() -> None:
+    assert models_sent({"M": 2, "K": 2}) == pytest.approx(0.75)  # one client with 1/2, two with 1/2
+    assert models_sent({"M": 300, "K": 1}) == pytest.approx(1.0)
+
+
+def test_plans_state_rho_at_the_requests_and_at_the_horizon(lived: Rows) -> None:
+    header, line = plans_table(lived).header, plans_table(lived).rows[0]
+    plan = dict(zip(header, line, strict=True))
+    assert (plan["requests at rounds"], plan["horizon R"]) == ("30", 50)
+    assert plan["ρ_C at the first requests"] == pytest.approx(3 * 30 / 60)
+    assert plan["ρ_C at R"] == pytest.approx(3 * 50 / 60)
+    assert plan["optimisers"] == "lr 0.3, momentum 0.5"
 
 
 def test_tradeoff_times_are_those_of_the_first_uses() -> None:

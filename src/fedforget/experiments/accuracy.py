@@ -51,9 +51,9 @@ def cells(choice: Choice) -> Iterator[Cell]:
         for seed in choice.seeds(NAME, dataset):
             for method in _METHODS:
                 work = _Work(up_to_requests(dataset, method, choice), method, seed, choice)
-                yield Cell(f"{start}/{method.name}/{seed}", work.seconds, work.rows)
+                yield Cell(f"{start}/{method.name}/{seed}", work.seconds, work.rows, seed)
             work = _Work(up_to_requests(dataset, Fats, choice), Fats, seed, choice, linear=True)
-            yield Cell(f"{start}/{LINEAR_BY_FATS}/{seed}", work.seconds, work.rows)
+            yield Cell(f"{start}/{LINEAR_BY_FATS}/{seed}", work.seconds, work.rows, seed)
 
 
 def up_to_requests(dataset: str, method: type[Method], choice: Choice) -> Training:

@@ -6,11 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMALL, SMOKE, Row
 from fedforget.experiments.settings import runs_of
 from fedforget.session.workforce import Workforce
 
-SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
 _INLINE = Workforce()
 
 
@@ -24,6 +23,7 @@ class Choice:
     data_dir: Path | None = None
     workforce: Workforce = _INLINE
     heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
+    check_data: bool = True  # refuse datasets that are not here
 
     def seeds(self, experiment: str, dataset: str) -> range:
         """One per run. Halved by ``small``; ``smoke`` takes one."""
@@ -42,3 +42,4 @@ class Cell:
     name: str
     seconds: float
     compute: Callable[[], Sequence[Row]]
+    seed: int | None = None

@@ -5,21 +5,23 @@ A claim without rows is "not measured". Verdicts: holds, holds under a condition
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 
 from fedforget.experiments.drawing import NAMES, by, pooled_mean
-from fedforget.experiments.pairs import FAILS, HOLDS, OPEN, by_dataset
+from fedforget.experiments.life_tables import recovery_words
+from fedforget.experiments.pairs import FAILS, HOLDS, OPEN, Difference, by_dataset
+from fedforget.experiments.problems import training_of
 from fedforget.experiments.requests import AT_ONCE, IN_A_STREAM
 from fedforget.experiments.rows import Row
-from fedforget.experiments.tables import recovery_words
-from fedforget.experiments.tradeoff import BATCH, SLOTS
+from fedforget.experiments.tradeoff import BATCH, SLOTS, points_of
 
 CONDITION, UNKNOWN = "holds under a condition", "not measured"
 _HALF = 0.5
+_FALLS = {True: "falls", False: "rises"}
 Results = Mapping[str, Sequence[Row]]  # by experiment; digits stand in for nothing here
 Found = tuple[str, str]  # our figure, verdict
 
@@ -62,40 +64,57 @@ def _overall(verdicts: Mapping[str, str]) -> str:
 
 
 def _drops_less(results: Results) -> Found | None:
-    summaries = [row for row in _real(results, "performance") if row["kind"] == "summary"]
-    pairs = {
-        key: {method: float(np.mean([row["drop"] for row in rows])) for (method,), rows in by(group, "method").items()}
-        for key, group in by(summaries, "dataset", "level").items()
-    }
-    pairs = {key: drops for key, drops in pairs.items() if len(drops) > 1}
-    if not pairs:
-        return None
-    words = [f"{NAMES[dataset]} {level}s {drops['FATS']:.2f} against {drops['FRS']:.2f}"
-             for (dataset, level), drops in pairs.items()]  # fmt: skip
-    holds = all(drops["FATS"] < drops["FRS"] for drops in pairs.values())
-    return "; ".join(words) + _runs(summaries), HOLDS if holds else CONDITION
+    words, holds = [], {}
+    for name, fats, frs in _both(results):
+        drops = [float(np.mean([row["drop"] for row in rows])) for rows in (fats, frs)]
+        words.append(f"{name} {drops[0]:.2f} against {drops[1]:.2f} ({_runs(fats)})")
+        if len(fats) > 1:
+            holds[name] = drops[0] < drops[1]
+    return ("; ".join(words), _where(holds)) if words else None
 
 
 def _recovers_sooner(results: Results) -> Found | None:
     """A run that does not recover within the horizon counts as slower than any that does."""
+    words, holds = [], {}
+    for name, fats, frs in _both(results):
+        words.append(f"{name} {recovery_words(fats)} against {recovery_words(frs)} ({_runs(fats)})")
+        if len(fats) > 1:
+            holds[name] = _mean_recovery(fats) < _mean_recovery(frs)
+    return ("; ".join(words), _where(holds)) if words else None
+
+
+def _both(results: Results) -> Iterator[tuple[str, list[Row], list[Row]]]:
+    """The summaries of FATS and of FRS under the seeds that both have finished, for each dataset and level."""
     summaries = [row for row in _real(results, "performance") if row["kind"] == "summary"]
-    words, holds = [], []
     for (dataset, level), group in by(summaries, "dataset", "level").items():
-        found = {method: recovery_words(rows) for (method,), rows in by(group, "method").items()}
-        if len(found) > 1:
-            words.append(f"{NAMES[dataset]} {level}s {found['FATS']} against {found['FRS']}")
-            means = {m: _mean_recovery(rows) for (m,), rows in by(group, "method").items()}
-            holds.append(means["FATS"] < means["FRS"])
-    return ("; ".join(words) + _runs(summaries), HOLDS if all(holds) else CONDITION) if words else None
+        fats, frs = ({row["seed"]: row for row in group if row["method"] == name} for name in ("FATS", "FRS"))
+        seeds = [seed for seed in fats if seed in frs]
+        if seeds:
+            yield f"{NAMES[dataset]} {level}s", [fats[seed] for seed in seeds], [frs[seed] for seed in seeds]
+
+
+def _where(holds: Mapping[str, bool]) -> str:
+    """The verdict over several cases. One run decides nothing, so its case is not among them."""
+    if not holds:
+        return f"{OPEN}: one run"
+    holding = [name for name, held in holds.items() if held]
+    return HOLDS if len(holding) == len(holds) else f"{CONDITION}: {', '.join(holding)}" if holding else FAILS
 
 
 def _runs(rows: Sequence[Row]) -> str:
-    fewest = min(len({row["seed"] for row in group}) for group in by(rows, "dataset").values())
-    return " (one run)" if fewest == 1 else f" (at least {fewest} runs)"
+    return "one run" if len(rows) == 1 else f"{len(rows)} runs"
 
 
 def _mean_recovery(rows: Sequence[Row]) -> float:
     return float(np.mean([np.inf if row["recovery"] is None else row["recovery"] for row in rows]))
+
+
+def _whole_grids(results: Results) -> Iterator[tuple[str, list[Row]]]:
+    """The datasets whose trade-off has every point: a part of a curve decides nothing."""
+    for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
+        points = {(row["kind"], row["K"], row["b"]) for row in group}
+        if points >= set(points_of(training_of(dataset))):
+            yield dataset, group
 
 
 def _levels_off(kind: str, rho: str, corner: float) -> Callable[[Results], Found | None]:
@@ -103,7 +122,7 @@ def _levels_off(kind: str, rho: str, corner: float) -> Callable[[Results], Found
 
     def judge(results: Results) -> Found | None:
         words, holds = [], []
-        for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
+        for dataset, group in _whole_grids(results):
             points = by(sorted((r for r in group if r["kind"] == kind), key=lambda r: r[rho]), rho)
             x = [key[0] for key in points]
             y = [float(np.mean([row["accuracy_full"] for row in rows])) for rows in points.values()]
@@ -180,42 +199,46 @@ def _several_are_cheap(results: Results) -> Found | None:
 
 
 def _time_falls_with_rho_s(results: Results) -> Found | None:
-    rows = [row for row in _real(results, "tradeoff") if row["kind"] == BATCH and row["level"] == "sample"]
-    if not rows:
-        return None
-    words = []
-    for (dataset,), group in by(rows, "dataset").items():
-        points = by(sorted(group, key=lambda row: row["rho_s"]), "rho_s")
+    words, falls = [], []
+    for dataset, group in _whole_grids(results):
+        rows = [row for row in group if row["kind"] == BATCH and row["level"] == "sample"]
+        points = by(sorted(rows, key=lambda row: row["rho_s"]), "rho_s")
         means = [float(np.mean([row["steps"] for row in each])) for each in points.values()]
-        words.append(f"{NAMES[dataset]} from {means[0]:.1f} to {means[-1]:.1f} steps: it rises")
-    return "; ".join(words), FAILS
+        falls.append(means[-1] < means[0])
+        words.append(f"{NAMES[dataset]} from {means[0]:.1f} to {means[-1]:.1f} steps: it {_FALLS[falls[-1]]}")
+    return ("; ".join(words), HOLDS if all(falls) else CONDITION if any(falls) else FAILS) if words else None
 
 
 def _rho_s_matters_more(results: Results) -> Found | None:
     words, holds = [], []
-    for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
+    for dataset, group in _whole_grids(results):
         spans = {kind: _span([row for row in group if row["kind"] == kind]) for kind in (BATCH, SLOTS)}
-        if None in spans.values():
-            continue
-        words.append(f"{NAMES[dataset]}: {100 * (spans[BATCH] or 0):.1f} points over ρ_S, "
-                     f"{100 * (spans[SLOTS] or 0):.1f} over ρ_C")  # fmt: skip
-        holds.append((spans[BATCH] or 0) > (spans[SLOTS] or 0))
+        words.append(f"{NAMES[dataset]}: {100 * spans[BATCH]:.1f} points over ρ_S, {100 * spans[SLOTS]:.1f} over ρ_C")
+        holds.append(spans[BATCH] > spans[SLOTS])
     return ("; ".join(words), HOLDS if all(holds) else CONDITION if any(holds) else FAILS) if words else None
 
 
-def _span(rows: Sequence[Row]) -> float | None:
+def _span(rows: Sequence[Row]) -> float:
     means = [float(np.mean([row["accuracy_full"] for row in each])) for each in by(rows, "K", "b").values()]
-    return max(means) - min(means) if means else None
+    return max(means) - min(means)
 
 
 def _highest_in_streams(results: Results) -> Found | None:
+    """Paired by seed: FATS minus the other method, on the whole test set at the end."""
     ends = [row for row in _real(results, "streaming") if row["kind"] == "end"]
-    words, holds = [], []
+    words, verdicts = [], {}
     for (dataset, level), group in by(ends, "dataset", "level").items():
-        means = {m: float(np.mean([r["accuracy_full"] for r in rows])) for (m,), rows in by(group, "method").items()}
-        words.append(f"{NAMES[dataset]} {level}s at the end " + ", ".join(f"{m} {v:.3f}" for m, v in means.items()))
-        holds.append(means.get("FATS", 0) >= max(means.values()))
-    return ("; ".join(words), HOLDS if all(holds) else CONDITION) if words else None
+        values = {(row["method"], row["seed"]): row["accuracy_full"] for row in group}
+        pairs = [(values["FATS", seed], value) for (method, seed), value in values.items()
+                 if method == "FRS" and ("FATS", seed) in values]  # fmt: skip
+        if pairs:
+            found, (fats, frs) = Difference.of(pairs), np.mean(pairs, axis=0)
+            name = f"{NAMES[dataset]} {level}s"
+            words.append(
+                f"{name} FATS {fats:.3f}, FRS {frs:.3f} (difference {found.words()} points, {found.runs} runs)"
+            )
+            verdicts[name] = {None: OPEN, True: HOLDS, False: FAILS}[found.at_least(0)]
+    return ("; ".join(words), _overall(verdicts)) if words else None
 
 
 def _stable_in_streams(results: Results) -> Found | None:

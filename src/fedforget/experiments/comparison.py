@@ -12,6 +12,7 @@ from fedforget.baselines.catalogue import METHODS
 from fedforget.baselines.fats import Fats
 from fedforget.baselines.method import Cost, Method, Problem
 from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import Life, Meter
 from fedforget.experiments.presets import described
 from fedforget.experiments.problems import (
@@ -74,27 +75,28 @@ class Comparison:
     def _level(self, problem: Problem, life: Life, level: str, whole_before: float) -> list[Row]:
         started, per_arrival = time.monotonic(), self.training.requests
         asked = self._requests(problem, level)
-        theory = self._theory(problem, life, asked[:per_arrival])
+        law = self._law(problem, life, asked[:per_arrival])
         for number, until in enumerate((*self.arrivals[1:], self.training.plan.rounds)):
             life.unlearn(asked[number * per_arrival : (number + 1) * per_arrival], None if self._alone else until)
             life.learn(computed=until)
         cost = sum((done.cost for done in life.unlearnings), Cost())
         facts = facts_of(self.experiment, self.training, problem, level, self.seed, self.choice.scale, len(asked))
         facts["method"] = self.method.name
-        return [*curve_rows(facts, life), *key_rows(facts, life, whole_before), {
-            **facts, "kind": "summary", "rounds_computed": life.computed, "round": life.method.rounds_done,
-            "accuracy": life.before, "steps": cost.steps, "theory_steps": theory, "bytes_up": cost.bytes_up,
+        arrivals = [] if self._alone else arrival_rows(facts, life, law)
+        return [*curve_rows(facts, life), *key_rows(facts, life, whole_before), *arrivals, {
+            **facts, **(law if self._alone else {}), "kind": "summary", "rounds_computed": life.computed,
+            "round": life.method.rounds_done, "accuracy": life.before, "steps": cost.steps, "bytes_up": cost.bytes_up,
             "bytes_down": cost.bytes_down, "drop": life.drop, "recovery": life.recovery,
             "model_digest": life.method.model_digest, "retrained_digest": self._retrained(problem, life),
             "seconds": time.monotonic() - started,
         }]  # fmt: skip
 
-    def _theory(self, problem: Problem, life: Life, requests: Sequence[Request]) -> float:
-        """The expectation for the first arrival; later ones depend on how far the method has come by then."""
+    def _law(self, problem: Problem, life: Life, requests: Sequence[Request]) -> Row:
+        """The law of the time of the first arrival; later ones depend on how far the method has come by then."""
         done = life.method.rounds_done
         if self.method is Fats:
-            return expected_steps(problem, requests, done)
-        return float(done * problem.plan.local_steps)
+            return law_of_requests(problem, requests, done)
+        return {"theory_steps": float(done * problem.plan.local_steps)}
 
     def _retrained(self, problem: Problem, life: Life) -> str | None:
         """The digest of FATS trained from scratch without the data, under the same seeds, to the same round."""
@@ -117,24 +119,26 @@ def comparison_cells(
             for name, method in METHODS.items():
                 training, arrivals = schedule(halved(training_of(dataset, method), choice.scale))
                 work = Comparison(experiment, training, arrivals, method, seed, choice)
-                yield Cell(f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}", work.seconds, work.rows)
+                yield Cell(f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}", work.seconds, work.rows, seed)
 
 
-def expected_steps(problem: Problem, requests: Sequence[Request], rounds: int) -> float:
-    """The exact expectation of FATS's time for these requests at once, when they come after so many rounds."""
+def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) -> Row:
+    """The exact law of FATS's time for these requests at once, when they come after so many rounds."""
     sizes = {client: len(ids) for client, ids in problem.data.members().items()}
     lost: dict[Any, int | None] = {}
     for request in requests:
         lost[request.client] = None if request.sample is None else (lost.get(request.client) or 0) + 1
     plan = problem.plan
-    return forgetting_cost(
-        [Withdrawal(sizes[client], count) for client, count in lost.items()],
-        clients=len(sizes),
-        clients_per_round=plan.clients_per_round,
-        batch_size=plan.batch_size,
-        local_steps=plan.local_steps,
-        rounds=rounds,
-    ).expected_steps
+    withdrawals = [Withdrawal(sizes[client], count) for client, count in lost.items()]
+    world = {"clients": len(sizes), "clients_per_round": plan.clients_per_round, "batch_size": plan.batch_size,
+             "local_steps": plan.local_steps}  # fmt: skip
+    change = forgetting_cost(withdrawals, rounds=1, **world).probability
+    return {
+        "theory_steps": forgetting_cost(withdrawals, rounds=rounds, **world).expected_steps,
+        "variance": law_of_time(change, rounds, plan.local_steps)[1],
+        "count": 1,
+        "largest": rounds * plan.local_steps,
+    }
 
 
 def facts_of(
@@ -156,6 +160,16 @@ def curve_rows(facts: Row, life: Life) -> list[Row]:
         {**facts, "kind": moment.phase, "rounds_computed": moment.rounds_computed, "round": moment.round,
          "accuracy": moment.accuracy}
         for moment in life.moments
+    ]  # fmt: skip
+
+
+def arrival_rows(facts: Row, life: Life, first: Row) -> list[Row]:
+    """What each arrival cost until the next one; the first has an exact law."""
+    return [
+        {**facts, **(first if number == 0 else {}), "kind": f"arrival {number + 1}", "requests": done.requests,
+         "rounds_computed": done.at, "round": done.goal, "steps": done.cost.steps, "bytes_up": done.cost.bytes_up,
+         "bytes_down": done.cost.bytes_down}
+        for number, done in enumerate(life.unlearnings)
     ]  # fmt: skip
 
 

@@ -46,18 +46,18 @@ def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
     for place, ((level, kind), group) in enumerate(panels.items()):
         _efficiency_panel(axes[0][place], group, level, kind, published)
     axes[0][0].set_ylabel("mean unlearning time (steps)")
-    _common_scale(axes[0][0], rows)
     dataset, rounds = rows[0]["dataset"], rows[0]["R"]
     named = [_PANELS.get((dataset, rounds, level)) for level in LEVELS]
+    drawn = [row["steps"] or row["theory_steps"] for row in rows]
+    _common_scale(axes[0][0], drawn + [value for panel in named for value in published.values(panel, "steps")])
     figure.suptitle(f"{NAMES[dataset]}: the time of one request, R = {rounds}, E = {rows[0]['E']}", fontsize=11)
     legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *named)])
     return figure
 
 
-def _common_scale(axes: Axes, rows: Sequence[Row]) -> None:
+def _common_scale(axes: Axes, values: Sequence[float]) -> None:
     """One logarithmic axis for all panels, from below the lowest point to above FRS."""
-    low = 0.8 * min(row["steps"] or row["theory_steps"] for row in rows)
-    high = 1.5 * max(row["steps"] for row in rows)
+    low, high = 0.8 * min(values), 1.5 * max(values)
     axes.set_ylim(low, high)
     axes.set_yticks(log_ticks(low, high), minor=False)
     axes.set_yticks([], minor=True)

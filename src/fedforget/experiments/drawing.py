@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedforget.experiments.published import Published
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import PAPER, Row
 from fedforget.plots.picture import BLUE, FAINT, GREY, INK, RED, save_picture
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ NAMES = {
     "femnist": "FEMNIST", "femnist-writers": "FEMNIST, real writers", "shakespeare": "Shakespeare", "digits": "digits",
 }  # fmt: skip
 LEVELS = {"sample": "samples", "client": "clients"}
-_THIN: Any = {"linewidth": 0.8, "alpha": 0.55, "zorder": 1}
+_THIN: Any = {"linewidth": 0.9, "alpha": 0.8, "zorder": 1}
 
 
 def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
@@ -56,6 +56,16 @@ def shades(count: int) -> list[Any]:
 
     colours = mpl.colormaps["viridis"]
     return [colours(0.85 * place / max(1, count - 1)) for place in range(count)]
+
+
+def runs_words(rows: Sequence[Row]) -> str:
+    """How many runs a figure shows, and their scale if it is not the paper's."""
+    fewest, most = (f([len({row["seed"] for row in each}) for each in by(rows, "method", "kind", "K", "b").values()])
+                    for f in (min, max))  # fmt: skip
+    count = f"{most} runs" if fewest == most else f"{fewest} to {most} runs"
+    words = "one run" if most == 1 else f"mean of {count}, band from the lowest to the highest"
+    scales = {row["scale"] for row in rows} - {PAPER}
+    return ", ".join([words, *(f"{scale} scale" for scale in sorted(scales))])
 
 
 def clean(axes: Axes) -> None:

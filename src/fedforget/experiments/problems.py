@@ -23,8 +23,9 @@ from fedforget.data.ownership import places_by
 from fedforget.data.places import find
 from fedforget.data.registry import DIGITS, Settings, dataset_of
 from fedforget.errors import InvalidInput, quoted
-from fedforget.experiments.cells import SMALL, SMOKE, Choice
+from fedforget.experiments.cells import Choice
 from fedforget.experiments.presets import PRESETS
+from fedforget.experiments.rows import SMALL, SMOKE
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
 from fedforget.training.models import build_model
 
@@ -71,7 +72,7 @@ def datasets_of(choice: Choice, names: tuple[str, ...]) -> list[str]:
     if not choice.datasets:
         found = [DIGITS] if choice.scale == SMOKE else list(names)
     for name in found:
-        if name != DIGITS:
+        if name != DIGITS and choice.check_data:
             find(dataset_of(PRESETS[name].data), choice.data_dir)
     return found
 

@@ -26,7 +26,7 @@ _ROWS = ("runs", "seeds", "datasets")  # noted by the first version for its last
 Section = tuple[str, str, Sequence[Table], Sequence[Path]]
 
 
-def write_report(out: Path, sections: Sequence[Section]) -> Path:
+def write_report(out: Path, sections: Sequence[Section], seeds: Table) -> Path:
     """Write ``report.html`` into a results directory."""
     parts = ["<!doctype html><html lang='en'><meta charset='utf-8'><title>FedForget: reproduction</title>",
              f"<style>{_STYLE}</style><h1>FedForget: the paper's experiments</h1>"]  # fmt: skip
@@ -34,7 +34,7 @@ def write_report(out: Path, sections: Sequence[Section]) -> Path:
         parts.append(f"<h2>{escape(name)} <small>({escape(what)})</small></h2>")
         parts += [_image(path) for path in figures if path.suffix == ".svg"]
         parts += [_table(table) for table in tables]
-    parts += [_table(settings_table(out)), "</html>"]
+    parts += [_table(seeds), _table(settings_table(out)), "</html>"]
     write_durably(out / NAME, "\n".join(parts).encode())
     return out / NAME
 

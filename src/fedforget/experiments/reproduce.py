@@ -6,9 +6,9 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,19 +22,18 @@ from fedforget.experiments import accuracy, datasets, efficiency, performance, r
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
+from fedforget.experiments.life_tables import accuracy_table, performance_tables, streaming_tables
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
 from fedforget.experiments.report import SETTINGS, read_settings, write_report
-from fedforget.experiments.rows import ResultsFile, Row, read_rows
+from fedforget.experiments.rows import PAPER, ResultsFile, Row, of_largest_scale, read_rows
 from fedforget.experiments.tables import (
     Table,
-    accuracy_table,
     datasets_table,
     efficiency_table,
     family_of,
-    lives_table,
-    performance_tables,
     requests_table,
+    seeds_table,
     tradeoff_table,
 )
 
@@ -82,7 +81,7 @@ EXPERIMENTS = {
             performance.DATASETS,
             beside=accuracy.NAME,
         ),
-        Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, lives_table, streaming.DATASETS),
+        Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, streaming_tables, streaming.DATASETS),
         Experiment(tradeoff.NAME, "Figures 4 and 7", tradeoff.cells, draw_tradeoff, tradeoff_table, tradeoff.DATASETS),
     )
 }
@@ -142,7 +141,7 @@ def reproduce(
             write_settings(out, name, choice)  # first, so that a killed command leaves them too
         _compute(files[name], pending[name], name, progress)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
-    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    _report(out, parts)
     return parts
 
 
@@ -177,13 +176,20 @@ def _finish(
     experiment: Experiment, rows: list[Row], out: Path, published: Published, pending: Sequence[Cell],
     work: Sequence[Cell],
 ) -> Part:  # fmt: skip
-    figures = experiment.draw(rows, out, published) if rows else []
+    shown = of_largest_scale(rows)
+    figures = experiment.draw(shown, out, published) if shown else []
     other = out / f"{experiment.beside}.csv"
-    beside = read_rows(other) if experiment.beside and other.exists() else []
-    tables = experiment.tables([*rows, *beside]) if rows else []
+    beside = of_largest_scale(read_rows(other)) if experiment.beside and other.exists() else []
+    tables = [_with_scale(table, shown) for table in experiment.tables([*shown, *beside])] if shown else []
     part = Part(experiment, rows, figures, tables, len(pending), len(work) - len(pending))
     write_durably(out / f"{experiment.name}.json", _json({**part.as_dict(), "cells": rows}))
     return part
+
+
+def _with_scale(table: Table, rows: Sequence[Row]) -> Table:
+    """Say which datasets were run at a smaller scale than the paper's."""
+    smaller = sorted({f"{row['dataset']} at {row['scale']} scale" for row in rows if row["scale"] != PAPER})
+    return replace(table, title=f"{table.title} ({', '.join(smaller)})") if smaller else table
 
 
 def redraw(out: Path, published: Published) -> dict[str, Part]:
@@ -194,8 +200,13 @@ def redraw(out: Path, published: Published) -> dict[str, Part]:
             parts[name] = _finish(experiment, read_rows(out / f"{name}.csv"), out, published, (), ())
     if not parts:
         raise InvalidInput(f"{out} holds no results", hint="give the --out of an earlier `fedforget reproduce`")
-    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    _report(out, parts)
     return parts
+
+
+def _report(out: Path, parts: Mapping[str, Part]) -> None:
+    sections = [(part.experiment.name, part.experiment.what, part.tables, part.figures) for part in parts.values()]
+    write_report(out, sections, seeds_table({name: part.rows for name, part in parts.items()}))
 
 
 def write_settings(out: Path, name: str, choice: Choice) -> None:

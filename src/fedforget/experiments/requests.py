@@ -11,9 +11,9 @@ import numpy as np
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.family import law_of_time
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.settings import REQUESTS, RequestsGrid
 from fedforget.experiments.simulate import (
     Whole,

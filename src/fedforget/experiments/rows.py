@@ -17,6 +17,7 @@ from fedforget.disk.files import storage_errors, sync_directory, write_durably
 from fedforget.errors import InvalidInput
 
 Row = dict[str, Any]
+SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
 CSV_COLUMNS = (
     "dataset", "scale", "method", "level", "seed", "M", "N", "K", "b", "E", "R", "rho_c", "rho_s", "requests",
     "rounds_computed", "round", "accuracy", "steps", "theory_steps", "bytes_up", "bytes_down", "model_digest",
@@ -93,6 +94,14 @@ def finished_rows(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         cells.setdefault(row["cell"] or "", []).append(row)
     return [row for group in cells.values() if len(group) == group[0]["cell_rows"] for row in group]
+
+
+def of_largest_scale(rows: Sequence[Row]) -> list[Row]:
+    """Of each dataset the rows of its largest scale: means never mix scales."""
+    largest: dict[str, int] = {}
+    for row in rows:
+        largest[row["dataset"]] = max(largest.get(row["dataset"], 0), SCALES.index(row["scale"]))
+    return [row for row in rows if SCALES.index(row["scale"]) == largest[row["dataset"]]]
 
 
 def _typed(row: Mapping[str, str]) -> Row:

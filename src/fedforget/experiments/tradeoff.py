@@ -16,12 +16,12 @@ import numpy as np
 from fedforget.baselines.fats import Fats
 from fedforget.baselines.method import Problem
 from fedforget.data.registry import DIGITS
-from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.comparison import LEVELS, facts_of
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import LAST, Life, Meter
 from fedforget.experiments.problems import Training, build_problem, datasets_of, halved, training_of
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
 from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
@@ -52,7 +52,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
             for seed in choice.seeds(NAME, dataset):
                 work = _Work(replace(training, plan=plan), kind, seed, choice)
                 name = f"{NAME}/{choice.scale}/{dataset}/{kind}/K={slots}/b={batch}/{seed}"
-                yield Cell(name, work.seconds, work.rows)
+                yield Cell(name, work.seconds, work.rows, seed)
 
 
 @dataclass(frozen=True, slots=True)
