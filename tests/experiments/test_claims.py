@@ -6,9 +6,11 @@ import pytest
 
 from fedforget.experiments import efficiency, requests
 from fedforget.experiments.cells import Choice
-from fedforget.experiments.claims import CLAIMS, CONDITION, UNKNOWN
-from fedforget.experiments.pairs import FAILS, HOLDS, OPEN
+from fedforget.experiments.claims import CLAIMS
+from fedforget.experiments.problems import training_of
 from fedforget.experiments.rows import COLUMNS
+from fedforget.experiments.tradeoff import points_of
+from fedforget.experiments.verdicts import CONDITION, FAILS, HOLDS, OPEN, UNKNOWN
 
 BY_NAME = {claim.says: claim for claim in CLAIMS}
 HALF = BY_NAME["One client: at most half of FRS's time"]
@@ -80,6 +82,48 @@ def test_accuracy_is_decided_only_where_the_interval_and_the_linear_model_allow_
     fats: list[float], linear: float, verdict: str
 ) -> None:
     assert AS_ACCURATE.found({"accuracy": measured("mnist", fats, FEDAVG, linear)})[1] == verdict
+
+
+def lived(**columns: object) -> dict:
+    return {**dict.fromkeys(COLUMNS), "experiment": "performance", "dataset": "mnist", "level": "client", **columns}
+
+
+def test_exactness_is_judged_by_digests() -> None:
+    exact = BY_NAME["FATS unlearns exactly"]
+    rows_ = [lived(kind="summary", method="FATS", model_digest="a", retrained_digest=digest) for digest in "aa"]
+    assert exact.found({"performance": rows_}) == (
+        "2 of 2 unlearned models have the bytes of one trained without the data", HOLDS
+    )  # fmt: skip
+    rows_[0]["retrained_digest"] = "b"
+    assert exact.found({"performance": rows_})[1] == FAILS
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.5, HOLDS), (1.5, FAILS)])
+def test_bytes_are_compared_with_those_of_frs(factor: float, verdict: str) -> None:
+    rows_ = [lived(kind="summary", method=method, seed=seed, bytes_up=100 * (factor if method == "FATS" else 1))
+             for method in ("FATS", "FRS") for seed in (1, 2)]  # fmt: skip
+    figure, found = BY_NAME["FATS communicates less than retraining from scratch"].found({"performance": rows_})
+    assert (figure, found) == (f"MNIST clients {factor:.2f} of FRS (2 runs)", verdict)
+
+
+@pytest.mark.parametrize(("fats", "verdict"), [((0.6, 0.7), HOLDS), ((0.2, 0.3), FAILS), ((0.2, 0.7), OPEN)])
+def test_a_method_that_learns_later_has_a_lower_mean(fats: tuple[float, float], verdict: str) -> None:
+    rows_ = [lived(kind="learned", method=method, seed=seed, round=round_, accuracy=values[seed - 1] * round_)
+             for method, values in (("FATS", fats), ("FRS", (0.5, 0.6)))
+             for seed in (1, 2) for round_ in (1, 2)]  # fmt: skip
+    assert BY_NAME["FATS learns as fast as FedAvg"].found({"performance": rows_})[1] == verdict
+
+
+@pytest.mark.parametrize(("knee", "verdict"), [(5, HOLDS), (3, FAILS)])
+def test_the_best_tradeoff_is_where_accuracy_is_furthest_ahead_of_time(knee: int, verdict: str) -> None:
+    rows_ = [
+        lived(experiment="tradeoff", kind=kind, K=slots, b=batch, seed=1, rho_c=slots / 10, steps=1.0, rho_s=1.0,
+              theory_steps=float(slots), accuracy_full=0.8 + 0.01 * min(slots, knee + 0.001 * slots))
+        for kind, slots, batch in points_of(training_of("mnist"))
+    ]  # fmt: skip
+    figure, found = BY_NAME["The best trade-off is near ρ_C = 0.5"].found({"tradeoff": rows_})
+    assert found == verdict
+    assert figure == f"MNIST: best at ρ_C = {knee / 10:.2f}"
 
 
 def test_one_dataset_that_is_not_decided_makes_a_condition() -> None:

@@ -9,13 +9,14 @@ import pytest
 
 from fedforget.experiments import tradeoff
 from fedforget.experiments.cells import Choice
-from fedforget.experiments.claims import CLAIMS, UNKNOWN
+from fedforget.experiments.claims import CLAIMS
 from fedforget.experiments.coverage import ABSENT, COMPLETE, PARTLY, coverage_table
 from fedforget.experiments.problems import training_of
 from fedforget.experiments.published import Published
 from fedforget.experiments.reproduce import EXPERIMENTS, redraw
 from fedforget.experiments.results import write_results
 from fedforget.experiments.rows import COLUMNS, ResultsFile, of_largest_scale
+from fedforget.experiments.verdicts import UNKNOWN
 
 SMOKE = Choice("smoke")
 TRAINED = [name for name, experiment in EXPERIMENTS.items() if experiment.trains]
@@ -51,8 +52,8 @@ def planned(name: str, dataset: str) -> list[str]:
     return [cell.name for cell in EXPERIMENTS[name].cells(Choice("paper", None, (dataset,), check_data=False))]
 
 
-def found(name: str, dataset: str, finished: list[str]) -> tuple[Any, ...]:
-    table = coverage_table({name: [{"cell": cell} for cell in finished]})
+def found(name: str, dataset: str, finished: list[str], optimizer: str | None = None) -> tuple[Any, ...]:
+    table = coverage_table({name: [{"cell": cell, "optimizer": optimizer} for cell in finished]})
     lines = [line for line in table.rows if (line[0], line[2]) == (name, dataset)]
     assert len(lines) == 1
     return tuple(lines[0][3:])
@@ -76,13 +77,15 @@ def test_coverage_counts_cells_and_whole_seeds(name: str, dataset: str, seeds: i
     assert found(name, dataset, names) == (seeds, seeds, cells, cells, COMPLETE)
     one_less = [cell for cell in names if cell != names[-1]]
     assert found(name, dataset, one_less) == (seeds - 1, seeds, cells - 1, cells, PARTLY)
+    assert found(name, dataset, names, "lr 7")[4:] != (COMPLETE,)
     assert found(name, dataset, ["of another kind"]) == (0, seeds, 0, cells, ABSENT)
 
 
 def tradeoff_rows(points: list[tuple[str, int, int]]) -> Rows:
     return [
         {**dict.fromkeys(COLUMNS), "dataset": "mnist", "kind": kind, "K": slots, "b": batch, "level": level, "seed": 1,
-         "rho_c": slots / 10, "rho_s": slots * batch / 200, "accuracy_full": 0.9, "steps": float(slots * batch)}
+         "rho_c": slots / 10, "rho_s": slots * batch / 200, "accuracy_full": 0.9,
+         "steps": float(slots * batch), "theory_steps": float(slots * batch)}
         for kind, slots, batch in points
         for level in ("sample", "client")
     ]  # fmt: skip

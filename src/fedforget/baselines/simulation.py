@@ -42,8 +42,9 @@ class Simulation:
         aggregate: Callable[[], Aggregator] | None = None,
     ) -> None:
         members = problem.data.members(without)
-        _require_room(problem, keep)
-        self._engine = problem.engine(replace(problem.plan, keep=keep))
+        plan = replace(problem.plan, keep=keep)
+        require_room(_kept_bytes(plan, problem.model_bytes), f"a training of {plan.rounds} rounds")
+        self._engine = problem.engine(plan)
         self._model_bytes = problem.model_bytes
         self._draw_slots, self._aggregate = draw_slots, aggregate
         self._priorities = PrfPriorities(seeds.server().value)
@@ -120,14 +121,13 @@ def _kept_bytes(plan: Plan, model_bytes: int) -> int:
     return plan.kept_count(plan.rounds) * model_bytes
 
 
-def _require_room(problem: Problem, keep: Keep) -> None:
-    """Refuse a training whose states don't fit into the directory for temporary files."""
-    needed = _kept_bytes(replace(problem.plan, keep=keep), problem.model_bytes)
+def require_room(needed: int, what: str) -> None:
+    """Refuse states that don't fit into the directory for temporary files."""
     place = tempfile.gettempdir()
     free = shutil.disk_usage(place).free
     if _IN_MEMORY < needed > free:
         raise StorageFailed(
-            f"{problem.plan.rounds} rounds keep {needed / 1e9:.1f} GB of states, but {place} has {free / 1e9:.1f} GB",
+            f"{what} keeps {needed / 1e9:.1f} GB of states, but {place} has {free / 1e9:.1f} GB",
             hint="free some space, or name another directory: TMPDIR=DIR",
         )
 

@@ -21,6 +21,7 @@ from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.comparison import facts_of
 from fedforget.experiments.lives import Life, Meter
 from fedforget.experiments.performance import DATASETS
+from fedforget.experiments.presets import described
 from fedforget.experiments.problems import (
     Training,
     build_linear_problem,
@@ -36,7 +37,6 @@ from fedforget.training.linear import train_linear
 
 NAME = "accuracy"
 LINEAR, LINEAR_BY_FATS = "linear, central", "linear, FATS"
-_METHODS: tuple[type[Method], ...] = (Fats, FedAvg)
 _CENTRAL_SEED = 1  # of the partition only: training on all samples draws nothing
 _LINEAR_ROUND = 0.5  # seconds
 _CENTRAL_SECONDS = 240.0
@@ -49,11 +49,10 @@ def cells(choice: Choice) -> Iterator[Cell]:
         seconds = 1.0 if dataset == DIGITS else _CENTRAL_SECONDS
         yield Cell(f"{start}/{LINEAR}", seconds, partial(central_rows, dataset, choice))
         for seed in choice.seeds(NAME, dataset):
-            for method in _METHODS:
-                work = _Work(up_to_requests(dataset, method, choice), method, seed, choice)
-                yield Cell(f"{start}/{method.name}/{seed}", work.seconds, work.rows, seed)
-            work = _Work(up_to_requests(dataset, Fats, choice), Fats, seed, choice, linear=True)
-            yield Cell(f"{start}/{LINEAR_BY_FATS}/{seed}", work.seconds, work.rows, seed)
+            for method, linear in ((Fats, False), (FedAvg, False), (Fats, True)):
+                work = _Work(up_to_requests(dataset, method, choice), method, seed, choice, linear)
+                used = described(work.training.plan.local)
+                yield Cell(f"{start}/{work.name}/{seed}", work.seconds, work.rows, seed, optimizer=used)
 
 
 def up_to_requests(dataset: str, method: type[Method], choice: Choice) -> Training:
@@ -73,6 +72,10 @@ class _Work:
     linear: bool = False
 
     @property
+    def name(self) -> str:
+        return LINEAR_BY_FATS if self.linear else self.method.name
+
+    @property
     def seconds(self) -> float:
         rounds = self.training.plan.rounds
         return rounds * _LINEAR_ROUND if self.linear else seconds_of(self.training, rounds, self.choice)
@@ -85,7 +88,7 @@ class _Work:
         cost = life.learn()
         return [{
             **facts_of(NAME, self.training, problem, None, self.seed, self.choice.scale, 0),
-            "method": LINEAR_BY_FATS if self.linear else self.method.name, "kind": NAME,
+            "method": self.name, "kind": NAME,
             "rounds_computed": life.computed, "round": life.method.rounds_done, "accuracy": life.before,
             "accuracy_full": life.meter.whole(life.method.state.model), "steps": cost.steps,
             "bytes_up": cost.bytes_up, "bytes_down": cost.bytes_down, "model_digest": life.method.model_digest,

@@ -43,3 +43,5 @@ class Cell:
     seconds: float
     compute: Callable[[], Sequence[Row]]
     seed: int | None = None
+    disk: int = 0  # bytes of states that it keeps in temporary files at once, at most
+    optimizer: str | None = None  # the optimiser of its training; rows of another one are computed again

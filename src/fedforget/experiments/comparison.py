@@ -18,6 +18,7 @@ from fedforget.experiments.presets import described
 from fedforget.experiments.problems import (
     Training,
     build_problem,
+    bytes_of_rounds,
     choose_requests,
     datasets_of,
     halved,
@@ -53,6 +54,12 @@ class Comparison:
         if self._alone and self.method is Fats:
             rounds += 2 * self.arrivals[0]
         return seconds_of(self.training, rounds, self.choice)
+
+    @property
+    def disk(self) -> int:
+        """FATS keeps every round of the common training, of what is learned again, and of the one from scratch."""
+        trainings = 3 if self._alone else 2
+        return bytes_of_rounds(self.training, trainings * self.training.plan.rounds) if self.method is Fats else 0
 
     @property
     def _alone(self) -> bool:
@@ -119,7 +126,9 @@ def comparison_cells(
             for name, method in METHODS.items():
                 training, arrivals = schedule(halved(training_of(dataset, method), choice.scale))
                 work = Comparison(experiment, training, arrivals, method, seed, choice)
-                yield Cell(f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}", work.seconds, work.rows, seed)
+                cell = f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}"
+                used = described(training.plan.local)
+                yield Cell(cell, work.seconds, work.rows, seed, work.disk, used)
 
 
 def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) -> Row:

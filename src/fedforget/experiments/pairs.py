@@ -11,9 +11,9 @@ import numpy as np
 from fedforget.experiments import accuracy
 from fedforget.experiments.drawing import by
 from fedforget.experiments.rows import Row
+from fedforget.experiments.verdicts import FAILS, HOLDS, OPEN
 
 GOAL = -0.01  # FATS is no worse than FedAvg by more than a point
-HOLDS, FAILS, OPEN = "holds", "does not hold", "not decided"
 _T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
          2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 

@@ -27,7 +27,7 @@ from fedforget.experiments.cells import Choice
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.rows import SMALL, SMOKE
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
-from fedforget.training.models import build_model
+from fedforget.training.models import build_model, parameters_of_settings
 
 WRITERS = "femnist-writers"
 
@@ -138,6 +138,16 @@ def training_samples(dataset: str, seed: int, choice: Choice) -> tuple[Array, Ar
     held = sorted((sample, client) for client, ids in owners.items() for sample in ids)
     x, y = zip(*(data.sample(client, sample) for sample, client in held), strict=True)
     return np.stack(x), np.stack(y)
+
+
+def bytes_of_rounds(training: Training, rounds: int) -> int:
+    """The size of so many states of a training."""
+    models = federation_models(training.dataset)
+    return 4 * rounds * parameters_of_settings(model_settings(models, None))
+
+
+def federation_models(dataset: str) -> tuple[Settings, ...]:
+    return chosen(DataChoice(), bytes(32)).models if dataset == DIGITS else dataset_of(PRESETS[dataset].data).models
 
 
 def choose_requests(problem: Problem, level: str, count: int, seed: int) -> list[Request]:

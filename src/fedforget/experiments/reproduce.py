@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import fedforget
+from fedforget.baselines.simulation import require_room
 from fedforget.data.registry import DIGITS
 from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
@@ -26,7 +27,7 @@ from fedforget.experiments.life_tables import accuracy_table, performance_tables
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
 from fedforget.experiments.report import SETTINGS, read_settings, write_report
-from fedforget.experiments.rows import PAPER, ResultsFile, Row, of_largest_scale, read_rows
+from fedforget.experiments.rows import PAPER, SMALL, ResultsFile, Row, of_largest_scale, optimizers_of, read_rows
 from fedforget.experiments.tables import (
     Table,
     datasets_table,
@@ -130,11 +131,18 @@ def reproduce(
             f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
             hint="leave out --dataset to see the experiment's own datasets",
         )
+    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
+    require_room(largest.disk, largest.name)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
+    for name in names:
+        used = optimizers_of(files[name].rows)
+        if stale := [cell.name for cell in work[name] if is_stale(cell, used)]:
+            say(f"computed again, because another optimiser was tuned since: {', '.join(stale)}")
+            files[name].drop(stale)
     pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
-    say(_forecast(work, pending))
+    say(_forecast(work, pending, choice.scale))
     parts = {}
     for name in names:
         if pending[name]:
@@ -145,6 +153,11 @@ def reproduce(
     return parts
 
 
+def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
+    """Whether a finished cell was computed with another optimiser than the cell's."""
+    return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
+
+
 def _check_datasets(choice: Choice) -> None:
     known = (*PRESETS, DIGITS)
     for name in choice.datasets:
@@ -152,12 +165,18 @@ def _check_datasets(choice: Choice) -> None:
             raise InvalidInput(f"unknown dataset {quoted(name)}", hint=f"use one of: {', '.join(known)}")
 
 
-def _forecast(work: dict[str, list[Cell]], pending: dict[str, list[Cell]]) -> str:
+def _forecast(work: Mapping[str, Sequence[Cell]], pending: Mapping[str, Sequence[Cell]], scale: str) -> str:
     total, left = sum(map(len, work.values())), [cell for cells in pending.values() for cell in cells]
     done = f", {total - len(left)} of them finished before" if len(left) < total else ""
     seconds = sum(cell.seconds for cell in left)
     lasting = "less than a minute" if seconds < 60 else f"about {_duration(seconds)}"  # noqa: PLR2004
-    return f"{total} cells{done}; estimate: {lasting} on this machine if it is otherwise idle"
+    found = f"{total} cells{done}; estimate: {lasting} on this machine if it is otherwise idle"
+    halves = " Half of the rounds: ρ_C and ρ_S are half of the paper's." if scale == SMALL and _trains(work) else ""
+    return found + (f".{halves}" if halves else "")
+
+
+def _trains(work: Mapping[str, Sequence[Cell]]) -> bool:
+    return any(EXPERIMENTS[name].trains for name in work)
 
 
 def _duration(seconds: float) -> str:

@@ -22,8 +22,9 @@ This page is written by `fedforget reproduce report --out {directory} --markdown
 With exact unlearning the final accuracy is that of retraining by construction. What unlearning saves is computation;
 the drop in accuracy measures only how far a method went back.
 
-All methods get the same data, partition, initial weights, requests, E, b and learning rate: that of the preset, tuned
-once on held-out training data with the plan of FATS ([data](data.md)). No method is tuned on its own.
+All methods get the same data, partition, initial weights, requests, E and b. FATS and FedAvg were tuned with equal
+effort, over the same grid, seeds and held-out training data ([data](data.md)); FRS trains as FedAvg does. The optimiser
+of each method is in the tables.
 """
 _SETTINGS = """
 {settings}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,12 @@ class ResultsFile:
         if kept.decode() != text:
             write_durably(self.path, kept)
 
+    def drop(self, cells: Collection[str]) -> None:
+        """Forget finished cells, durably."""
+        self.rows = [row for row in self.rows if row["cell"] not in cells]
+        self.finished -= set(cells)
+        write_durably(self.path, _encoded([dict(zip(COLUMNS, COLUMNS, strict=True)), *self.rows]))
+
     def append(self, cell: str, rows: Sequence[Row]) -> None:
         """Add a finished cell, durably."""
         complete = [{**row, "cell": cell, "cell_rows": len(rows)} for row in rows]
@@ -94,6 +100,11 @@ def finished_rows(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         cells.setdefault(row["cell"] or "", []).append(row)
     return [row for group in cells.values() if len(group) == group[0]["cell_rows"] for row in group]
+
+
+def optimizers_of(rows: Iterable[Row]) -> dict[str, str | None]:
+    """The optimiser that each cell was computed with; None where its rows do not say."""
+    return {row["cell"]: row["optimizer"] for row in rows}
 
 
 def of_largest_scale(rows: Sequence[Row]) -> list[Row]:
