@@ -26,6 +26,7 @@ from fedforget.experiments.problems import (
     Training,
     build_linear_problem,
     build_problem,
+    bytes_of_rounds,
     datasets_of,
     halved,
     training_of,
@@ -52,7 +53,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
             for method, linear in ((Fats, False), (FedAvg, False), (Fats, True)):
                 work = _Work(up_to_requests(dataset, method, choice), method, seed, choice, linear)
                 used = described(work.training.plan.local)
-                yield Cell(f"{start}/{work.name}/{seed}", work.seconds, work.rows, seed, optimizer=used)
+                yield Cell(f"{start}/{work.name}/{seed}", work.seconds, work.rows, seed, work.disk, used)
 
 
 def up_to_requests(dataset: str, method: type[Method], choice: Choice) -> Training:
@@ -74,6 +75,12 @@ class _Work:
     @property
     def name(self) -> str:
         return LINEAR_BY_FATS if self.linear else self.method.name
+
+    @property
+    def disk(self) -> int:
+        """FATS keeps every round; states of the linear model are small."""
+        keeps = self.method is Fats and not self.linear
+        return bytes_of_rounds(self.training, self.training.plan.rounds) if keeps else 0
 
     @property
     def seconds(self) -> float:

@@ -21,7 +21,7 @@ from fedforget.experiments.comparison import LEVELS, facts_of
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import LAST, Life, Meter
 from fedforget.experiments.presets import described
-from fedforget.experiments.problems import Training, build_problem, datasets_of, halved, training_of
+from fedforget.experiments.problems import Training, build_problem, bytes_of_rounds, datasets_of, halved, training_of
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
@@ -53,7 +53,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
             for seed in choice.seeds(NAME, dataset):
                 work = _Work(replace(training, plan=plan), kind, seed, choice)
                 name = f"{NAME}/{choice.scale}/{dataset}/{kind}/K={slots}/b={batch}/{seed}"
-                yield Cell(name, work.seconds, work.rows, seed, optimizer=described(plan.local))
+                yield Cell(name, work.seconds, work.rows, seed, work.disk, described(plan.local))
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,10 @@ class _Work:
     kind: str
     seed: int
     choice: Choice
+
+    @property
+    def disk(self) -> int:
+        return bytes_of_rounds(self.training, self.training.plan.rounds)
 
     @property
     def seconds(self) -> float:
