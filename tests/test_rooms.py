@@ -32,6 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "data": {"numpy", "sklearn", "datasets", *ours("errors", "algorithm")},
     "federation": {"numpy", *ours("errors", "algorithm")},
     "session": {
+        "numpy",
         "torch",
         *ours("errors", "algorithm", "planner", "disk", "requests", "store", "training", "data", "federation"),
     },

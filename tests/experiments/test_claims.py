@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fedforget.experiments import efficiency, requests
 from fedforget.experiments.cells import Choice
-from fedforget.experiments.claims import CLAIMS, CONDITION, FAILS, HOLDS, UNKNOWN
+from fedforget.experiments.claims import CLAIMS
+from fedforget.experiments.problems import training_of
 from fedforget.experiments.rows import COLUMNS
+from fedforget.experiments.tradeoff import points_of
+from fedforget.experiments.verdicts import CONDITION, FAILS, HOLDS, OPEN, UNKNOWN
 
 BY_NAME = {claim.says: claim for claim in CLAIMS}
 HALF = BY_NAME["One client: at most half of FRS's time"]
+AS_ACCURATE = BY_NAME["Before unlearning FATS is as accurate as FedAvg (no worse than one point)"]
 
 
 def rows() -> dict[str, list[dict]]:
@@ -29,7 +35,7 @@ def test_claims_about_draws_are_judged_from_draws_alone() -> None:
     assert found["One sample: less time than FRS"] == HOLDS
     assert found["One client: more time for larger K"] == HOLDS
     assert found["Time rises with the number of requests"] == HOLDS
-    assert found["Before unlearning FATS is as accurate as FedAvg"] == UNKNOWN
+    assert found[AS_ACCURATE.says] == UNKNOWN
 
 
 def test_other_rows_give_another_verdict() -> None:
@@ -46,4 +52,80 @@ def test_digits_decide_no_claim() -> None:
     row = {**dict.fromkeys(COLUMNS), "dataset": "digits", "kind": "summary", "level": "client", "seed": 1,
            "accuracy": 0.5, "drop": 0.1}  # fmt: skip
     lived = {"performance": [{**row, "method": method} for method in ("FATS", "FRS")]}
-    assert BY_NAME["Before unlearning FATS is as accurate as FedAvg"].found(lived)[1] == UNKNOWN
+    assert AS_ACCURATE.found(lived)[1] == UNKNOWN
+
+
+def measured(dataset: str, fats: list[float], fedavg: list[float], linear: float) -> list[dict]:
+    values = {"FATS": fats, "FedAvg": fedavg, "linear, central": [linear]}
+    return [
+        {**dict.fromkeys(COLUMNS), "experiment": "accuracy", "kind": "accuracy", "dataset": dataset, "method": method,
+         "seed": seed, "accuracy": value}
+        for method, found in values.items()
+        for seed, value in enumerate(found, start=1)
+    ]  # fmt: skip
+
+
+FEDAVG = [0.94, 0.95, 0.93]
+
+
+@pytest.mark.parametrize(
+    ("fats", "linear", "verdict"),
+    [
+        ([0.939, 0.951, 0.931], 0.92, HOLDS),
+        ([0.90, 0.911, 0.889], 0.8, FAILS),
+        ([0.95, 0.92, 0.93], 0.8, OPEN),  # the interval holds the goal
+        ([0.95], 0.8, OPEN),  # one pair has no interval
+        ([0.939, 0.951, 0.931], 0.945, OPEN),  # a linear model is better: it does not count
+    ],
+)
+def test_accuracy_is_decided_only_where_the_interval_and_the_linear_model_allow_it(
+    fats: list[float], linear: float, verdict: str
+) -> None:
+    assert AS_ACCURATE.found({"accuracy": measured("mnist", fats, FEDAVG, linear)})[1] == verdict
+
+
+def lived(**columns: object) -> dict:
+    return {**dict.fromkeys(COLUMNS), "experiment": "performance", "dataset": "mnist", "level": "client", **columns}
+
+
+def test_exactness_is_judged_by_digests() -> None:
+    exact = BY_NAME["FATS unlearns exactly"]
+    rows_ = [lived(kind="summary", method="FATS", model_digest="a", retrained_digest=digest) for digest in "aa"]
+    assert exact.found({"performance": rows_}) == (
+        "2 of 2 unlearned models have the bytes of one trained without the data", HOLDS
+    )  # fmt: skip
+    rows_[0]["retrained_digest"] = "b"
+    assert exact.found({"performance": rows_})[1] == FAILS
+
+
+@pytest.mark.parametrize(("factor", "verdict"), [(0.5, HOLDS), (1.5, FAILS)])
+def test_bytes_are_compared_with_those_of_frs(factor: float, verdict: str) -> None:
+    rows_ = [lived(kind="summary", method=method, seed=seed, bytes_up=100 * (factor if method == "FATS" else 1))
+             for method in ("FATS", "FRS") for seed in (1, 2)]  # fmt: skip
+    figure, found = BY_NAME["FATS communicates less than retraining from scratch"].found({"performance": rows_})
+    assert (figure, found) == (f"MNIST clients {factor:.2f} of FRS (2 runs)", verdict)
+
+
+@pytest.mark.parametrize(("fats", "verdict"), [((0.6, 0.7), HOLDS), ((0.2, 0.3), FAILS), ((0.2, 0.7), OPEN)])
+def test_a_method_that_learns_later_has_a_lower_mean(fats: tuple[float, float], verdict: str) -> None:
+    rows_ = [lived(kind="learned", method=method, seed=seed, round=round_, accuracy=values[seed - 1] * round_)
+             for method, values in (("FATS", fats), ("FRS", (0.5, 0.6)))
+             for seed in (1, 2) for round_ in (1, 2)]  # fmt: skip
+    assert BY_NAME["FATS learns as fast as FedAvg"].found({"performance": rows_})[1] == verdict
+
+
+@pytest.mark.parametrize(("knee", "verdict"), [(5, HOLDS), (3, FAILS)])
+def test_the_best_tradeoff_is_where_accuracy_is_furthest_ahead_of_time(knee: int, verdict: str) -> None:
+    rows_ = [
+        lived(experiment="tradeoff", kind=kind, K=slots, b=batch, seed=1, rho_c=slots / 10, steps=1.0, rho_s=1.0,
+              theory_steps=float(slots), accuracy_full=0.8 + 0.01 * min(slots, knee + 0.001 * slots))
+        for kind, slots, batch in points_of(training_of("mnist"))
+    ]  # fmt: skip
+    figure, found = BY_NAME["The best trade-off is near ρ_C = 0.5"].found({"tradeoff": rows_})
+    assert found == verdict
+    assert figure == f"MNIST: best at ρ_C = {knee / 10:.2f}"
+
+
+def test_one_dataset_that_is_not_decided_makes_a_condition() -> None:
+    rows_ = measured("mnist", FEDAVG, FEDAVG, 0.9) + measured("fashion-mnist", FEDAVG[:1], FEDAVG, 0.8)
+    assert AS_ACCURATE.found({"accuracy": rows_})[1] == f"{CONDITION}: MNIST; elsewhere not decided"

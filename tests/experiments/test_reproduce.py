@@ -14,7 +14,8 @@ import pytest
 from typer.testing import CliRunner
 
 from fedforget.cli.app import app, commands
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, StorageFailed
+from fedforget.experiments.reproduce import EXPERIMENTS
 from fedforget.experiments.rows import COLUMNS, read_rows
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("FEDFORGET_")}
@@ -46,6 +47,8 @@ def test_it_writes_csv_json_plots_and_one_report(performance: Path) -> None:
     assert "data:image/svg+xml;base64," in page
     assert "http://" not in page
     assert "https://" not in page
+    assert "<td>performance</td><td>digits</td><td>smoke</td>" in page  # seeds
+    assert "<th>torch</th>" in page  # versions
     header = (performance / "performance.csv").read_text(encoding="utf-8").splitlines()[0]
     assert header == ",".join(COLUMNS)
 
@@ -67,6 +70,18 @@ def test_finished_cells_are_not_computed_again(performance: Path) -> None:
     found = json.loads(done.stdout)["performance"]
     assert (found["cells_computed"], found["cells_skipped"]) == (0, 2)
     assert (performance / "performance.csv").read_bytes() == before
+
+
+def test_cells_of_another_optimiser_are_computed_again(performance: Path, tmp_path: Path) -> None:
+    text = (performance / "performance.csv").read_text()
+    lines = [line.replace("lr 0.3", "lr 0.2") if "/FRS/" in line else line for line in text.splitlines(keepends=True)]
+    (tmp_path / "performance.csv").write_text("".join(lines))
+    done = run("performance", "--dataset", "digits", *SMOKE, "--out", str(tmp_path))
+    found = json.loads(done.stdout)["performance"]
+    assert (found["cells_computed"], found["cells_skipped"]) == (1, 1)
+    rows = read_rows(tmp_path / "performance.csv")
+    assert {row["optimizer"] for row in rows} == {"lr 0.3, momentum 0.5"}
+    assert len(rows) == len(lines) - 1
 
 
 def test_a_torn_line_is_dropped_and_its_cell_computed_again(performance: Path, tmp_path: Path) -> None:
@@ -116,6 +131,27 @@ def test_the_forecast_comes_before_the_work(tmp_path: Path) -> None:
     assert "estimate: less than a minute" in done.stderr
 
 
+def test_small_says_that_rho_halves(tmp_path: Path) -> None:
+    arguments = ("--scale", "small", "--dataset", "digits", "--runs", "1", "--federation", "inline")
+    done = run("performance", *arguments, "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert "ρ_C and ρ_S are half of the paper's" in done.stderr
+    assert "Accuracy and cost of unlearning (digits at small scale)" in done.stdout
+
+
+def test_a_scale_that_needs_more_disk_than_there_is_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedforget.baselines.simulation._IN_MEMORY", 1)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: type("U", (), {"free": 10})())
+    commands()
+    out = tmp_path / "out"
+    done = CliRunner().invoke(app, ["reproduce", "performance", "--dataset", "digits", "--out", str(out)])
+    assert isinstance(done.exception, StorageFailed)
+    assert "performance/small/digits/FATS/1 keeps" in done.exception.message
+    assert not out.exists()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -153,7 +189,7 @@ def test_missing_data_are_one_line_and_leave_no_rows(tmp_path: Path) -> None:
 def test_help_names_every_experiment() -> None:
     commands()  # fills the program
     text = CliRunner().invoke(app, ["reproduce", "--help"]).stdout
-    for name in ("datasets", "efficiency", "requests", "performance", "streaming", "tradeoff", "all", "report"):
+    for name in (*EXPERIMENTS, "all", "report"):
         assert name in text
 
 
@@ -166,5 +202,5 @@ def test_all_at_smoke_scale_takes_less_than_two_minutes(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     for name in ("efficiency", "requests", "tradeoff"):
         assert found[name]["theory"]["agrees"]
-    for name in ("datasets", "efficiency", "requests", "performance", "streaming", "tradeoff"):
+    for name in EXPERIMENTS:
         assert (tmp_path / f"{name}.csv").exists()

@@ -67,6 +67,18 @@ def test_reading_changes_nothing(tmp_path: Path) -> None:
     assert path.read_bytes() == torn
 
 
+def test_a_file_of_an_earlier_version_gets_the_later_columns(tmp_path: Path) -> None:
+    path = filled(tmp_path / "r.csv")
+    rows = [line.rsplit(",", 1)[0] for line in path.read_text().splitlines()]  # without the last column
+    path.write_text("\n".join(rows) + "\n")
+    assert read_rows(path)[0]["optimizer"] is None
+    file = ResultsFile(path)
+    assert file.finished == {"a", "b"}
+    file.append("c", [{**ROWS[0], "optimizer": "lr 0.1"}])
+    assert [row["optimizer"] for row in ResultsFile(path).rows] == [None] * 4 + ["lr 0.1"]
+    assert path.read_text().splitlines()[0] == ",".join(COLUMNS)
+
+
 def test_a_file_with_other_columns_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.csv"
     path.write_text("dataset,accuracy\ndigits,1\n")

@@ -18,6 +18,7 @@ from torch.utils.data import Dataset
 from fedforget import LocalOptimizer, Plan, Request, Run, ServerOptimizer
 from fedforget.algorithm.plan import Keep
 from fedforget.errors import InvalidInput
+from fedforget.session import learner_check
 from fedforget.training import local_sgd
 from fedforget.training.local_sgd import TorchLearner
 from tests.helpers import (
@@ -287,7 +288,7 @@ def test_mutant_of_training_is_caught(
     right = digests(scratch_path / "right", case)
     assert right[0] == right[1]
     wrong(monkeypatch)
-    monkeypatch.setattr("fedforget.session.work.require_learner", lambda *_: None)  # it would refuse the mutant
+    monkeypatch.setattr(learner_check, "require_learner", lambda *_: None)  # it would refuse the mutant
     torch.manual_seed(1)
     differs = digests(scratch_path / "wrong", case)
     assert differs[0] != differs[1]

@@ -27,7 +27,7 @@ Leaf = tuple[bytes, bytes]  # a label and a value; the values of a tree have one
 
 
 def salts_of(key: bytes, ids: IdSet) -> list[bytes]:
-    """Return the salt of each id. Without it nobody can test a guess of the id. Salts need not be stored."""
+    """Return the salt of each id. A reader without it cannot test a guess of the id. Salts need not be stored."""
     cipher = Cipher(algorithms.AES(_derived(key)), modes.ECB())  # noqa: S305 (used as a PRP)
     data = cipher.encryptor().update(ids.blocks.tobytes())
     return [data[start : start + SALT_BYTES] for start in range(0, len(data), SALT_BYTES)]
@@ -38,7 +38,7 @@ def _derived(key: bytes) -> bytes:
 
 
 def label_of(salt: bytes, identifier: Id) -> bytes:
-    """Return the label of an id: anybody who holds its salt can compute it."""
+    """Return the label of an id. Its salt is enough to compute it."""
     return _hash(_LABEL + salt + id_block(identifier))
 
 

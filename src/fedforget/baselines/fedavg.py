@@ -16,8 +16,8 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Aggregator, State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.baselines.method import Cost, Method, OnRound, Problem
-from fedforget.baselines.simulation import Simulation
+from fedforget.baselines.method import Cost, Problem
+from fedforget.baselines.simulation import SimulatedMethod, Simulation
 from fedforget.errors import InvalidInput
 
 
@@ -47,7 +47,7 @@ class WeightedAverage:
         return weighted.astype(example.dtype)
 
 
-class FedAvg(Method):
+class FedAvg(SimulatedMethod):
     """Federated averaging. It cannot unlearn; ``Frs`` adds retraining from scratch.
 
     ``weighted``: average with weights N_k instead of 1/K.
@@ -59,7 +59,7 @@ class FedAvg(Method):
     def __init__(self, problem: Problem, without: Sequence[Request] = (), attempt: int = 0) -> None:
         super().__init__(problem, without)
         self._attempt = attempt
-        self._simulation = self._start(attempt)
+        self.simulation = self._start(attempt)
 
     def _start(self, attempt: int) -> Simulation:
         """A training on what remains. Each attempt has its own draws; the initial weights are the same."""
@@ -74,18 +74,7 @@ class FedAvg(Method):
         )
 
     def _weighting(self) -> Aggregator:
-        return WeightedAverage(self._simulation.clients.sizes())
-
-    @property
-    def rounds_done(self) -> int:
-        return self._simulation.memory.rounds_done
-
-    @property
-    def state(self) -> State:
-        return self._simulation.memory.load(self.rounds_done)
-
-    def learn(self, until: int, on_round: OnRound | None = None) -> Cost:
-        return self._simulation.learn(until, on_round)
+        return WeightedAverage(self.simulation.clients.sizes())
 
     def remove(self, requests: Sequence[Request]) -> Cost:
         raise InvalidInput(f"{self.name} cannot unlearn {len(requests)} requests", hint="compare with FRS instead")
@@ -97,4 +86,4 @@ class FedAvg(Method):
 
     def resume_at(self, round_: int, state: State) -> None:
         """Go on from a state that the same training reached elsewhere."""
-        self._simulation.resume_at(round_, state)
+        self.simulation.resume_at(round_, state)

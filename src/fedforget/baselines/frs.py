@@ -17,5 +17,5 @@ class Frs(FedAvg):
     def remove(self, requests: Sequence[Request]) -> Cost:
         self.gone += tuple(requests)
         self._attempt += 1
-        self._simulation = self._start(self._attempt)
+        self.simulation = self._start(self._attempt)
         return Cost()

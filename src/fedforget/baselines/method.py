@@ -111,5 +111,9 @@ class Method(ABC):
 
     @property
     def model_digest(self) -> str:
-        """The digest that a run directory gives the same state."""
-        return digest(encode(self.state))
+        return digest_of(self.state)
+
+
+def digest_of(state: State) -> str:
+    """The digest that a run directory gives the same state."""
+    return digest(encode(state))

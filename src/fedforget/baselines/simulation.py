@@ -18,7 +18,7 @@ from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_EVERY, Keep, Plan
 from fedforget.algorithm.ports import Aggregator, State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.baselines.method import Cost, OnRound, Problem
+from fedforget.baselines.method import Cost, Method, OnRound, Problem
 from fedforget.errors import StorageFailed
 from fedforget.federation.draw_ahead import drawing_ahead
 
@@ -42,8 +42,9 @@ class Simulation:
         aggregate: Callable[[], Aggregator] | None = None,
     ) -> None:
         members = problem.data.members(without)
-        _require_room(problem, keep)
-        self._engine = problem.engine(replace(problem.plan, keep=keep))
+        plan = replace(problem.plan, keep=keep)
+        require_room(_kept_bytes(plan, problem.model_bytes), f"a training of {plan.rounds} rounds")
+        self._engine = problem.engine(plan)
         self._model_bytes = problem.model_bytes
         self._draw_slots, self._aggregate = draw_slots, aggregate
         self._priorities = PrfPriorities(seeds.server().value)
@@ -99,18 +100,34 @@ class Simulation:
         self.clients.note(other.first_uses())
 
 
+class SimulatedMethod(Method):
+    """A method that trains by one ``Simulation``. A subclass starts it in ``__init__`` and writes ``remove``."""
+
+    simulation: Simulation
+
+    @property
+    def rounds_done(self) -> int:
+        return self.simulation.memory.rounds_done
+
+    @property
+    def state(self) -> State:
+        return self.simulation.memory.load(self.rounds_done)
+
+    def learn(self, until: int, on_round: OnRound | None = None) -> Cost:
+        return self.simulation.learn(until, on_round)
+
+
 def _kept_bytes(plan: Plan, model_bytes: int) -> int:
     return plan.kept_count(plan.rounds) * model_bytes
 
 
-def _require_room(problem: Problem, keep: Keep) -> None:
-    """Refuse a training whose states don't fit into the directory for temporary files."""
-    needed = _kept_bytes(replace(problem.plan, keep=keep), problem.model_bytes)
+def require_room(needed: int, what: str) -> None:
+    """Refuse states that don't fit into the directory for temporary files."""
     place = tempfile.gettempdir()
     free = shutil.disk_usage(place).free
     if _IN_MEMORY < needed > free:
         raise StorageFailed(
-            f"{problem.plan.rounds} rounds keep {needed / 1e9:.1f} GB of states, but {place} has {free / 1e9:.1f} GB",
+            f"{what} keeps {needed / 1e9:.1f} GB of states, but {place} has {free / 1e9:.1f} GB",
             hint="free some space, or name another directory: TMPDIR=DIR",
         )
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fedforget.experiments.reproduce import Part
 
 _SCALES = ("smoke", "small", "paper")
-_NAMES = ("datasets", "efficiency", "requests", "performance", "streaming", "tradeoff")
+_NAMES = ("datasets", "efficiency", "requests", "accuracy", "performance", "streaming", "tradeoff")
 _MOST_RUNS = 1000
 
 
@@ -29,7 +29,9 @@ def reproduce(
     what: Annotated[str, typer.Argument(help=f"{', '.join(_NAMES)}, all; or report: draw what --out holds again.")],
     dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset; may be repeated.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (half the rounds or runs) or paper.")] = "small",
-    runs: Annotated[int, typer.Option(help="How many seeds.")] = 5,
+    runs: Annotated[
+        int | None, typer.Option(help="How many seeds.", show_default="by experiment and dataset: 1 to 20")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Directory for results; finished cells in it are kept.")] = Path("results"),
     published: Annotated[
         Path | None, typer.Option(help="CSV of curves to draw thin behind ours.", show_default="FEDFORGET_PUBLISHED")
@@ -69,13 +71,13 @@ def reproduce(
     output.emit(_facts(parts, out), lambda: _text(parts, out))
 
 
-def _check(what: str, scale: str, runs: int, markdown: Path | None) -> None:
+def _check(what: str, scale: str, runs: int | None, markdown: Path | None) -> None:
     known = (*_NAMES, "all", "report")
     if what not in known:
         raise InvalidInput(f"unknown experiment {quoted(what)}", hint=f"use one of: {', '.join(known)}")
     if scale not in _SCALES:
         raise InvalidInput(f"unknown scale {quoted(scale)}", hint=f"use one of: {', '.join(_SCALES)}")
-    if not 1 <= runs <= _MOST_RUNS:
+    if runs is not None and not 1 <= runs <= _MOST_RUNS:
         raise InvalidInput(f"cannot make {runs} runs", hint=f"give 1 to {_MOST_RUNS}")
     if markdown is not None and what != "report":
         raise InvalidInput("--markdown belongs to `reproduce report`", hint="leave it out, or use report")

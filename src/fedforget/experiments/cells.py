@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMALL, SMOKE, Row
+from fedforget.experiments.settings import runs_of
 from fedforget.session.workforce import Workforce
 
-SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
 _INLINE = Workforce()
 
 
@@ -18,16 +18,17 @@ class Choice:
     """What to reproduce, and how large."""
 
     scale: str
-    runs: int
+    runs: int | None = None  # seeds; None: those of ``settings.runs_of``
     datasets: tuple[str, ...] = ()  # empty: every one that the experiment knows
     data_dir: Path | None = None
     workforce: Workforce = _INLINE
     heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
+    check_data: bool = True  # refuse datasets that are not here
 
-    @property
-    def seeds(self) -> range:
+    def seeds(self, experiment: str, dataset: str) -> range:
         """One per run. Halved by ``small``; ``smoke`` takes one."""
-        runs = {SMOKE: 1, SMALL: -(-self.runs // 2)}.get(self.scale, self.runs)
+        wanted = runs_of(experiment, dataset) if self.runs is None else self.runs
+        runs = {SMOKE: 1, SMALL: -(-wanted // 2)}.get(self.scale, wanted)
         return range(1, runs + 1)
 
     def wants(self, dataset: str) -> bool:
@@ -41,3 +42,6 @@ class Cell:
     name: str
     seconds: float
     compute: Callable[[], Sequence[Row]]
+    seed: int | None = None
+    disk: int = 0  # bytes of states that it keeps in temporary files at once, at most
+    optimizer: str | None = None  # the optimiser of its training; rows of another one are computed again

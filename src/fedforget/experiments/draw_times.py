@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,11 @@ from fedforget.experiments.drawing import (
     by,
     clean,
     exact_keys,
+    legend_below,
     new_figure,
     pooled_mean,
-    published_key,
-    save,
+    published_keys,
+    save_each,
     shades,
 )
 from fedforget.experiments.published import Published
@@ -34,11 +36,8 @@ _PANELS = {("shakespeare", 50, "sample"): "6a", ("shakespeare", 50, "client"): "
 
 def draw_efficiency(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:
     """Figures 2 and 6: a figure for each dataset and R, samples on the left and clients on the right."""
-    paths = []
-    for (dataset, rounds), group in by(rows, "dataset", "R").items():
-        name = f"efficiency-{dataset}-R{rounds}"
-        paths += save(directory, name, lambda group=group: _efficiency(group, published))  # type: ignore[misc]
-    return paths
+    draw = partial(_efficiency, published=published)
+    return save_each(rows, ("dataset", "R"), "efficiency-{}-R{}", directory, draw)
 
 
 def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
@@ -47,19 +46,18 @@ def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
     for place, ((level, kind), group) in enumerate(panels.items()):
         _efficiency_panel(axes[0][place], group, level, kind, published)
     axes[0][0].set_ylabel("mean unlearning time (steps)")
-    _common_scale(axes[0][0], rows)
     dataset, rounds = rows[0]["dataset"], rows[0]["R"]
     named = [_PANELS.get((dataset, rounds, level)) for level in LEVELS]
-    extra = [published_key()] if any(panel and published.has(panel) for panel in named) else []
+    drawn = [row["steps"] or row["theory_steps"] for row in rows]
+    _common_scale(axes[0][0], drawn + [value for panel in named for value in published.values(panel, "steps")])
     figure.suptitle(f"{NAMES[dataset]}: the time of one request, R = {rounds}, E = {rows[0]['E']}", fontsize=11)
-    figure.legend(handles=[*exact_keys(), *extra], loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *named)])
     return figure
 
 
-def _common_scale(axes: Axes, rows: Sequence[Row]) -> None:
+def _common_scale(axes: Axes, values: Sequence[float]) -> None:
     """One logarithmic axis for all panels, from below the lowest point to above FRS."""
-    low = 0.8 * min(row["steps"] or row["theory_steps"] for row in rows)
-    high = 1.5 * max(row["steps"] for row in rows)
+    low, high = 0.8 * min(values), 1.5 * max(values)
     axes.set_ylim(low, high)
     axes.set_yticks(log_ticks(low, high), minor=False)
     axes.set_yticks([], minor=True)
@@ -92,11 +90,7 @@ def _efficiency_panel(axes: Axes, rows: Sequence[Row], level: str, kind: str, pu
 
 def draw_requests(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
     """Figure 3: a figure for each dataset and R, requests at once on the left and in a stream on the right."""
-    paths = []
-    for (dataset, rounds), group in by(rows, "dataset", "R").items():
-        name = f"requests-{dataset}-R{rounds}"
-        paths += save(directory, name, lambda group=group: _requests(group))  # type: ignore[misc]
-    return paths
+    return save_each(rows, ("dataset", "R"), "requests-{}-R{}", directory, _requests)
 
 
 def _requests(rows: Sequence[Row]) -> Figure:
@@ -109,12 +103,7 @@ def _requests(rows: Sequence[Row]) -> Figure:
         f"{NAMES[first['dataset']]}: client requests, M = {first['M']:,}, R = {first['R']}, E = {first['E']}",
         fontsize=11,
     )
-    handles, labels = axes[0][0].get_legend_handles_labels()
-    keys = exact_keys()
-    figure.legend(
-        [*handles, *keys], [*labels, *(key.get_label() for key in keys)], loc="outside lower center", ncols=6,
-        frameon=False, fontsize=9,
-    )  # fmt: skip
+    legend_below(figure, axes[0][0], 6, exact_keys())
     return figure
 
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedforget.experiments.rows import Row
+from fedforget.experiments.published import Published
+from fedforget.experiments.rows import PAPER, Row
 from fedforget.plots.picture import BLUE, FAINT, GREY, INK, RED, save_picture
 
 if TYPE_CHECKING:
@@ -19,7 +21,7 @@ NAMES = {
     "femnist": "FEMNIST", "femnist-writers": "FEMNIST, real writers", "shakespeare": "Shakespeare", "digits": "digits",
 }  # fmt: skip
 LEVELS = {"sample": "samples", "client": "clients"}
-_THIN: Any = {"linewidth": 0.8, "alpha": 0.55, "zorder": 1}
+_THIN: Any = {"linewidth": 0.9, "alpha": 0.8, "zorder": 1}
 
 
 def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
@@ -28,6 +30,14 @@ def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
     for path in paths:
         save_picture(path, draw)
     return paths
+
+
+def save_each(
+    rows: Sequence[Row], columns: Sequence[str], name: str, directory: Path, draw: Callable[[Sequence[Row]], Figure]
+) -> list[Path]:
+    """Draw a figure for each group of rows; ``name`` is a template that the group's values fill."""
+    groups = by(rows, *columns).items()
+    return [path for key, group in groups for path in save(directory, name.format(*key), partial(draw, group))]
 
 
 def new_figure(
@@ -48,6 +58,16 @@ def shades(count: int) -> list[Any]:
     return [colours(0.85 * place / max(1, count - 1)) for place in range(count)]
 
 
+def runs_words(rows: Sequence[Row]) -> str:
+    """How many runs a figure shows, and their scale if it is not the paper's."""
+    fewest, most = (f([len({row["seed"] for row in each}) for each in by(rows, "method", "kind", "K", "b").values()])
+                    for f in (min, max))  # fmt: skip
+    count = f"{most} runs" if fewest == most else f"{fewest} to {most} runs"
+    words = "one run" if most == 1 else f"mean of {count}, band from the lowest to the highest"
+    scales = {row["scale"] for row in rows} - {PAPER}
+    return ", ".join([words, *(f"{scale} scale" for scale in sorted(scales))])
+
+
 def clean(axes: Axes) -> None:
     axes.grid(color=FAINT, linewidth=0.8)
     axes.set_axisbelow(True)
@@ -61,17 +81,21 @@ def behind(axes: Axes, curve: Sequence[tuple[float, float]], colour: Any) -> Non
         axes.plot(x, y, color=colour, linestyle=(0, (1, 1)), **_THIN)
 
 
-def legend_below(figure: Figure, axes: Axes, columns: int, title: str = "", extra: Sequence[Any] = ()) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    handles = [*handles, *extra]
+def legend_below(figure: Figure, axes: Axes | None, columns: int, extra: Sequence[Any] = ()) -> None:
+    """One legend for all panels: the lines of ``axes``, then ``extra``."""
+    handles, labels = axes.get_legend_handles_labels() if axes is not None else ([], [])
     labels = [*labels, *(each.get_label() for each in extra)]
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=9, title=title)
+    place: Any = {"loc": "outside lower center", "ncols": columns, "frameon": False, "fontsize": 9}
+    figure.legend([*handles, *extra], labels, **place)
 
 
-def published_key() -> Any:
+def published_keys(published: Published, *panels: str | None) -> list[Any]:
+    """The key of published curves, if there is one in any of the panels."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
-    return Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")
+    if not any(panel and published.has(panel) for panel in panels):
+        return []
+    return [Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")]
 
 
 def exact_keys() -> list[Any]:

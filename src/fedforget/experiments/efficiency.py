@@ -10,10 +10,10 @@ import numpy as np
 
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.problems import natural_sizes
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.settings import EFFICIENCY, Grid
 from fedforget.experiments.simulate import BatchRanks, Whole, draw_slots, first_rounds, rank_target, steps_from_round
 from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
@@ -32,7 +32,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
         if grid.sizes != "equal" and not known:
             continue
         for clients in grid.clients[:: 3 if choice.scale == SMOKE else 1]:
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, grid.dataset):
                 work = _Work(name, grid, clients, seed, choice.scale, known)
                 yield Cell(f"{NAME}/{choice.scale}/{name}/M={clients}/{seed}", work.seconds, work.rows)
 

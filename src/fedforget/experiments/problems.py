@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+
+import numpy as np
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.baselines.method import Problem
+from fedforget.baselines.fats import Fats
+from fedforget.baselines.fedavg import FedAvg
+from fedforget.baselines.method import Method, Problem
 from fedforget.data.check import is_found
-from fedforget.data.federations import DataChoice, Federation, chosen, model_settings
+from fedforget.data.federated import Array, FederatedData
+from fedforget.data.federations import DataChoice, Federation, StoredFederation, chosen, model_settings
+from fedforget.data.ownership import places_by
 from fedforget.data.places import find
-from fedforget.data.registry import DIGITS, dataset_of
+from fedforget.data.registry import DIGITS, Settings, dataset_of
 from fedforget.errors import InvalidInput, quoted
-from fedforget.experiments.cells import SMALL, SMOKE, Choice
-from fedforget.experiments.presets import PRESETS, TUNED
+from fedforget.experiments.cells import Choice
+from fedforget.experiments.presets import PRESETS
+from fedforget.experiments.rows import SMALL, SMOKE
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
-from fedforget.training.models import build_model
+from fedforget.training.models import build_model, parameters_of_settings
 
 WRITERS = "femnist-writers"
 
@@ -43,14 +51,14 @@ class Training:
 _DIGITS = Training(DIGITS, Plan(3, 4, 5, 50, LocalOptimizer(lr=0.3, momentum=0.5)), 30, 3, 60, (15, 30, 45))
 
 
-def training_of(dataset: str) -> Training:
-    """A dataset's training with the plan of its preset and the tuned optimiser."""
+def training_of(dataset: str, method: type[Method] = Fats) -> Training:
+    """A dataset's training with the plan of its preset and the optimiser that was tuned for the method."""
     if dataset == DIGITS:
         return _DIGITS
     if dataset not in PRESETS:
         raise InvalidInput(f"unknown dataset {quoted(dataset)}", hint=f"use one of: {', '.join((*PRESETS, DIGITS))}")
     preset, schedule = PRESETS[dataset], SCHEDULES[dataset]
-    optimizer = preset.optimizer(TUNED)
+    optimizer = preset.tuned_for_fedavg if issubclass(method, FedAvg) else preset.tuned
     plan = Plan(preset.clients_per_round, preset.batch_size, preset.local_steps, schedule.horizon, optimizer)
     return Training(dataset, plan, preset.rounds, schedule.requests, schedule.streaming_horizon)
 
@@ -64,7 +72,7 @@ def datasets_of(choice: Choice, names: tuple[str, ...]) -> list[str]:
     if not choice.datasets:
         found = [DIGITS] if choice.scale == SMOKE else list(names)
     for name in found:
-        if name != DIGITS:
+        if name != DIGITS and choice.check_data:
             find(dataset_of(PRESETS[name].data), choice.data_dir)
     return found
 
@@ -90,11 +98,56 @@ def federation_of(dataset: str, seed: bytes, choice: Choice) -> Federation:
 
 def build_problem(training: Training, seed: int, choice: Choice) -> Problem:
     """Data, model and initial weights of a training; everything random is a function of the seed."""
-    root = f"reproduce/{training.dataset}/{seed}"
+    return _build(training, seed, choice, lambda settings, _: settings)
+
+
+def build_linear_problem(training: Training, seed: int, choice: Choice) -> Problem:
+    """The same with a linear model."""
+
+    def settings(usual: Settings, data: FederatedData) -> Settings:
+        assert data.test is not None  # noqa: S101 (every built-in dataset has one)
+        return {"name": "linear", "inputs": math.prod(data.test[0].shape[1:]), "classes": usual["classes"]}
+
+    return _build(training, seed, choice, settings)
+
+
+def _build(
+    training: Training, seed: int, choice: Choice, settings: Callable[[Settings, FederatedData], Settings]
+) -> Problem:
+    root = _root(training.dataset, seed)
     source = SeedSource(root)
     federation = federation_of(training.dataset, source.partition(), choice)
-    module = build_model(model_settings(federation.models, None), source.initial_model())
-    return Problem.of(training.plan, module, federation.data(federation.owners()), root, choice.workforce)
+    data = federation.data(federation.owners())
+    module = build_model(settings(model_settings(federation.models, None), data), source.initial_model())
+    return Problem.of(training.plan, module, data, root, choice.workforce)
+
+
+def _root(dataset: str, seed: int) -> str:
+    return f"reproduce/{dataset}/{seed}"
+
+
+def training_samples(dataset: str, seed: int, choice: Choice) -> tuple[Array, Array]:
+    """Every training sample that a client holds, once, in the order of the dataset."""
+    federation = federation_of(dataset, SeedSource(_root(dataset, seed)).partition(), choice)
+    owners = federation.owners()
+    if isinstance(federation, StoredFederation):
+        places = places_by(federation.source, federation.partition.kind)
+        rows = np.unique(np.concatenate([places(client, np.asarray(ids)) for client, ids in owners.items()]))
+        return federation.source.train.batch(rows)
+    data = federation.data(owners)
+    held = sorted((sample, client) for client, ids in owners.items() for sample in ids)
+    x, y = zip(*(data.sample(client, sample) for sample, client in held), strict=True)
+    return np.stack(x), np.stack(y)
+
+
+def bytes_of_rounds(training: Training, rounds: int) -> int:
+    """The size of so many states of a training."""
+    models = federation_models(training.dataset)
+    return 4 * rounds * parameters_of_settings(model_settings(models, None))
+
+
+def federation_models(dataset: str) -> tuple[Settings, ...]:
+    return chosen(DataChoice(), bytes(32)).models if dataset == DIGITS else dataset_of(PRESETS[dataset].data).models
 
 
 def choose_requests(problem: Problem, level: str, count: int, seed: int) -> list[Request]:

@@ -49,5 +49,10 @@ class Published:
     def curve(self, panel: str | None, line: str, quantity: str) -> Curve:
         return [] if panel is None else list(self._curves.get((panel, line, quantity), ()))
 
+    def values(self, panel: str | None, quantity: str) -> list[float]:
+        """Every value of a quantity in a panel."""
+        found = [curve for key, curve in self._curves.items() if (key[0], key[2]) == (panel, quantity)]
+        return [y for curve in found for _, y in curve]
+
     def has(self, panel: str) -> bool:
         return any(key[0] == panel for key in self._curves)

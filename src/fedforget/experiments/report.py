@@ -22,10 +22,11 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid #e4e7eb}
 th{text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
 .note{font-size:.85rem;color:#52606d}.wide{overflow-x:auto}h2{margin-top:2.5rem}
 """
+_ROWS = ("runs", "seeds", "datasets")  # noted by the first version for its last call only: the rows tell
 Section = tuple[str, str, Sequence[Table], Sequence[Path]]
 
 
-def write_report(out: Path, sections: Sequence[Section]) -> Path:
+def write_report(out: Path, sections: Sequence[Section], seeds: Table) -> Path:
     """Write ``report.html`` into a results directory."""
     parts = ["<!doctype html><html lang='en'><meta charset='utf-8'><title>FedForget: reproduction</title>",
              f"<style>{_STYLE}</style><h1>FedForget: the paper's experiments</h1>"]  # fmt: skip
@@ -33,7 +34,7 @@ def write_report(out: Path, sections: Sequence[Section]) -> Path:
         parts.append(f"<h2>{escape(name)} <small>({escape(what)})</small></h2>")
         parts += [_image(path) for path in figures if path.suffix == ".svg"]
         parts += [_table(table) for table in tables]
-    parts += [_table(settings_table(out)), "</html>"]
+    parts += [_table(seeds), _table(settings_table(out)), "</html>"]
     write_durably(out / NAME, "\n".join(parts).encode())
     return out / NAME
 
@@ -83,6 +84,6 @@ def read_settings(out: Path) -> dict[str, dict[str, Any]]:
 def settings_table(out: Path) -> Table:
     """One line for each experiment."""
     settings = read_settings(out)
-    names = list(dict.fromkeys(name for found in settings.values() for name in found))
+    names = [name for name in dict.fromkeys(name for found in settings.values() for name in found) if name not in _ROWS]
     rows = [(experiment, *(str(found.get(name, "")) for name in names)) for experiment, found in settings.items()]
     return Table("How it was run", ("experiment", *names), rows)

@@ -6,33 +6,35 @@ import json
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import fedforget
+from fedforget.baselines.simulation import require_room
 from fedforget.data.registry import DIGITS
 from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
-from fedforget.experiments import datasets, efficiency, performance, requests, streaming, tradeoff
+from fedforget.experiments import accuracy, datasets, efficiency, performance, requests, streaming, tradeoff
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
+from fedforget.experiments.life_tables import accuracy_table, performance_tables, streaming_tables
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
 from fedforget.experiments.report import SETTINGS, read_settings, write_report
-from fedforget.experiments.rows import ResultsFile, Row, read_rows
+from fedforget.experiments.rows import PAPER, SMALL, ResultsFile, Row, of_largest_scale, optimizers_of, read_rows
 from fedforget.experiments.tables import (
     Table,
     datasets_table,
     efficiency_table,
     family_of,
-    lives_table,
     requests_table,
+    seeds_table,
     tradeoff_table,
 )
 
@@ -50,6 +52,7 @@ class Experiment:
     draw: Draw
     tables: Callable[[Sequence[Row]], list[Table]]
     trains: tuple[str, ...] = ()  # the datasets that it trains on
+    beside: str | None = None  # the experiment whose rows its tables take too
 
 
 def _nothing(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
@@ -63,9 +66,23 @@ EXPERIMENTS = {
         Experiment(efficiency.NAME, "Figures 2 and 6", efficiency.cells, draw_efficiency, efficiency_table),
         Experiment(requests.NAME, "Figure 3", requests.cells, draw_requests, requests_table),
         Experiment(
-            performance.NAME, "Figures 1 and 5", performance.cells, draw_lives, lives_table, performance.DATASETS
+            accuracy.NAME,
+            "Section 6.2.1, before unlearning",
+            accuracy.cells,
+            _nothing,
+            accuracy_table,
+            performance.DATASETS,
         ),
-        Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, lives_table, streaming.DATASETS),
+        Experiment(
+            performance.NAME,
+            "Figures 1 and 5",
+            performance.cells,
+            draw_lives,
+            performance_tables,
+            performance.DATASETS,
+            beside=accuracy.NAME,
+        ),
+        Experiment(streaming.NAME, "Figure 8", streaming.cells, draw_lives, streaming_tables, streaming.DATASETS),
         Experiment(tradeoff.NAME, "Figures 4 and 7", tradeoff.cells, draw_tradeoff, tradeoff_table, tradeoff.DATASETS),
     )
 }
@@ -114,19 +131,31 @@ def reproduce(
             f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
             hint="leave out --dataset to see the experiment's own datasets",
         )
+    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
+    require_room(largest.disk, largest.name)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
+    for name in names:
+        used = optimizers_of(files[name].rows)
+        if stale := [cell.name for cell in work[name] if is_stale(cell, used)]:
+            say(f"computed again, because another optimiser was tuned since: {', '.join(stale)}")
+            files[name].drop(stale)
     pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
-    say(_forecast(work, pending))
+    say(_forecast(work, pending, choice.scale))
     parts = {}
     for name in names:
-        _compute(files[name], pending[name], name, progress)
         if pending[name]:
-            write_settings(out, name, choice)
+            write_settings(out, name, choice)  # first, so that a killed command leaves them too
+        _compute(files[name], pending[name], name, progress)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
-    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    _report(out, parts)
     return parts
+
+
+def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
+    """Whether a finished cell was computed with another optimiser than the cell's."""
+    return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
 
 
 def _check_datasets(choice: Choice) -> None:
@@ -136,12 +165,18 @@ def _check_datasets(choice: Choice) -> None:
             raise InvalidInput(f"unknown dataset {quoted(name)}", hint=f"use one of: {', '.join(known)}")
 
 
-def _forecast(work: dict[str, list[Cell]], pending: dict[str, list[Cell]]) -> str:
+def _forecast(work: Mapping[str, Sequence[Cell]], pending: Mapping[str, Sequence[Cell]], scale: str) -> str:
     total, left = sum(map(len, work.values())), [cell for cells in pending.values() for cell in cells]
     done = f", {total - len(left)} of them finished before" if len(left) < total else ""
     seconds = sum(cell.seconds for cell in left)
     lasting = "less than a minute" if seconds < 60 else f"about {_duration(seconds)}"  # noqa: PLR2004
-    return f"{total} cells{done}; estimate: {lasting} on this machine if it is otherwise idle"
+    found = f"{total} cells{done}; estimate: {lasting} on this machine if it is otherwise idle"
+    halves = " Half of the rounds: ρ_C and ρ_S are half of the paper's." if scale == SMALL and _trains(work) else ""
+    return found + (f".{halves}" if halves else "")
+
+
+def _trains(work: Mapping[str, Sequence[Cell]]) -> bool:
+    return any(EXPERIMENTS[name].trains for name in work)
 
 
 def _duration(seconds: float) -> str:
@@ -160,11 +195,20 @@ def _finish(
     experiment: Experiment, rows: list[Row], out: Path, published: Published, pending: Sequence[Cell],
     work: Sequence[Cell],
 ) -> Part:  # fmt: skip
-    figures = experiment.draw(rows, out, published) if rows else []
-    tables = experiment.tables(rows) if rows else []
+    shown = of_largest_scale(rows)
+    figures = experiment.draw(shown, out, published) if shown else []
+    other = out / f"{experiment.beside}.csv"
+    beside = of_largest_scale(read_rows(other)) if experiment.beside and other.exists() else []
+    tables = [_with_scale(table, shown) for table in experiment.tables([*shown, *beside])] if shown else []
     part = Part(experiment, rows, figures, tables, len(pending), len(work) - len(pending))
     write_durably(out / f"{experiment.name}.json", _json({**part.as_dict(), "cells": rows}))
     return part
+
+
+def _with_scale(table: Table, rows: Sequence[Row]) -> Table:
+    """Say which datasets were run at a smaller scale than the paper's."""
+    smaller = sorted({f"{row['dataset']} at {row['scale']} scale" for row in rows if row["scale"] != PAPER})
+    return replace(table, title=f"{table.title} ({', '.join(smaller)})") if smaller else table
 
 
 def redraw(out: Path, published: Published) -> dict[str, Part]:
@@ -175,12 +219,17 @@ def redraw(out: Path, published: Published) -> dict[str, Part]:
             parts[name] = _finish(experiment, read_rows(out / f"{name}.csv"), out, published, (), ())
     if not parts:
         raise InvalidInput(f"{out} holds no results", hint="give the --out of an earlier `fedforget reproduce`")
-    write_report(out, [(p.experiment.name, p.experiment.what, p.tables, p.figures) for p in parts.values()])
+    _report(out, parts)
     return parts
 
 
+def _report(out: Path, parts: Mapping[str, Part]) -> None:
+    sections = [(part.experiment.name, part.experiment.what, part.tables, part.figures) for part in parts.values()]
+    write_report(out, sections, seeds_table({name: part.rows for name, part in parts.items()}))
+
+
 def write_settings(out: Path, name: str, choice: Choice) -> None:
-    """Note how an experiment's results came about: the last choice, versions and machine."""
+    """Note how an experiment was run last: scale, versions and machine. Datasets and seeds are in its rows."""
     write_durably(out / SETTINGS, _json({**read_settings(out), name: settings_of(choice)}))
 
 
@@ -188,8 +237,8 @@ def settings_of(choice: Choice) -> dict[str, Any]:
     import torch  # noqa: PLC0415 (slow)
 
     return {
-        "scale": choice.scale, "runs": choice.runs, "seeds": list(choice.seeds), "datasets": list(choice.datasets),
-        "federation": choice.workforce.federation, "finished": time.strftime("%Y-%m-%d", time.gmtime()),
+        "scale": choice.scale, "federation": choice.workforce.federation,
+        "last run": time.strftime("%Y-%m-%d", time.gmtime()),
         "fedforget": fedforget.__version__, "python": platform.python_version(), "numpy": np.__version__,
         "torch": str(torch.__version__), "system": f"{platform.system()} {platform.machine()}",
         "cores": os.cpu_count(),

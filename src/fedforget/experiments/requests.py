@@ -11,9 +11,9 @@ import numpy as np
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.family import law_of_time
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.settings import REQUESTS, RequestsGrid
 from fedforget.experiments.simulate import (
     Whole,
@@ -34,7 +34,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
     """A cell for each panel and seed."""
     for name, grid in REQUESTS.items():
         if choice.wants(grid.dataset):
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, grid.dataset):
                 work = _Work(name, grid, seed, choice.scale)
                 yield Cell(f"{NAME}/{choice.scale}/{name}/{seed}", work.seconds, work.rows)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,19 @@ from fedforget.disk.files import storage_errors, sync_directory, write_durably
 from fedforget.errors import InvalidInput
 
 Row = dict[str, Any]
+SMOKE, SMALL, PAPER = SCALES = ("smoke", "small", "paper")
 CSV_COLUMNS = (
     "dataset", "scale", "method", "level", "seed", "M", "N", "K", "b", "E", "R", "rho_c", "rho_s", "requests",
     "rounds_computed", "round", "accuracy", "steps", "theory_steps", "bytes_up", "bytes_down", "model_digest",
 )  # fmt: skip
 MORE_COLUMNS = (
     "experiment", "cell", "cell_rows", "kind", "group", "count", "variance", "largest", "steps_from_first_use",
-    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds",
+    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer",
 )  # fmt: skip
 COLUMNS = (*CSV_COLUMNS, *MORE_COLUMNS)
+_OLDEST = COLUMNS.index("seconds") + 1  # columns of the first version; later ones are added at the end
 _TEXT = {"dataset", "scale", "method", "level", "model_digest", "experiment", "cell", "kind", "group",
-         "retrained_digest"}  # fmt: skip
+         "retrained_digest", "optimizer"}  # fmt: skip
 
 
 class ResultsFile:
@@ -51,6 +53,12 @@ class ResultsFile:
         if kept.decode() != text:
             write_durably(self.path, kept)
 
+    def drop(self, cells: Collection[str]) -> None:
+        """Forget finished cells, durably."""
+        self.rows = [row for row in self.rows if row["cell"] not in cells]
+        self.finished -= set(cells)
+        write_durably(self.path, _encoded([dict(zip(COLUMNS, COLUMNS, strict=True)), *self.rows]))
+
     def append(self, cell: str, rows: Sequence[Row]) -> None:
         """Add a finished cell, durably."""
         complete = [{**row, "cell": cell, "cell_rows": len(rows)} for row in rows]
@@ -67,15 +75,16 @@ class ResultsFile:
 
 
 def parse(text: str, path: Path) -> list[Row]:
-    """The rows of a CSV text: numbers as numbers, empty cells as None."""
+    """The rows of a CSV text: numbers as numbers, empty cells as None. An earlier version's lack the last columns."""
     reader = csv.reader(io.StringIO(text))
-    header = next(reader, None)
-    if header is not None and tuple(header) != COLUMNS:
+    header = next(reader, COLUMNS)
+    if len(header) < _OLDEST or tuple(header) != COLUMNS[: len(header)]:
         raise InvalidInput(
             f"{path} has other columns than this version writes",
             hint="choose a new directory for --out, or move the file away",
         )
-    return [_typed(dict(zip(COLUMNS, values, strict=True))) for values in reader if len(values) == len(COLUMNS)]
+    absent = dict.fromkeys(COLUMNS[len(header) :], "")
+    return [_typed({**dict(zip(header, row, strict=True)), **absent}) for row in reader if len(row) == len(header)]
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -91,6 +100,19 @@ def finished_rows(rows: Iterable[Row]) -> list[Row]:
     for row in rows:
         cells.setdefault(row["cell"] or "", []).append(row)
     return [row for group in cells.values() if len(group) == group[0]["cell_rows"] for row in group]
+
+
+def optimizers_of(rows: Iterable[Row]) -> dict[str, str | None]:
+    """The optimiser that each cell was computed with; None where its rows do not say."""
+    return {row["cell"]: row["optimizer"] for row in rows}
+
+
+def of_largest_scale(rows: Sequence[Row]) -> list[Row]:
+    """Of each dataset the rows of its largest scale: means never mix scales."""
+    largest: dict[str, int] = {}
+    for row in rows:
+        largest[row["dataset"]] = max(largest.get(row["dataset"], 0), SCALES.index(row["scale"]))
+    return [row for row in rows if SCALES.index(row["scale"]) == largest[row["dataset"]]]
 
 
 def _typed(row: Mapping[str, str]) -> Row:

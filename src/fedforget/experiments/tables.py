@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,6 @@ from fedforget.experiments.drawing import by, pooled_mean
 from fedforget.experiments.family import FALSE_ALARM, Verdict, judge, pooled
 from fedforget.experiments.requests import AT_ONCE
 from fedforget.experiments.rows import Row
-
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-         2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,16 @@ def verdict_words(found: Verdict) -> str:
         f"{found.adjusted:.3g}, at a false-alarm rate of {FALSE_ALARM:g} for all of them together. "
         f"Largest relative error {found.largest_relative_error:.1%}."
     )
+
+
+def seeds_table(results: Mapping[str, Sequence[Row]]) -> Table:
+    """Which seeds the rows of each experiment and dataset come from."""
+    lines = []
+    for name, rows in results.items():
+        for (dataset, scale), group in by(rows, "dataset", "scale").items():
+            seeds = sorted({row["seed"] for row in group if row["seed"] is not None})
+            lines.append((name, dataset, scale, len(seeds), ", ".join(map(str, seeds)) or "-"))
+    return Table("Seeds", ("experiment", "dataset", "scale", "runs", "seeds"), lines)
 
 
 def datasets_table(rows: Sequence[Row]) -> list[Table]:
@@ -93,69 +100,6 @@ def requests_table(rows: Sequence[Row]) -> list[Table]:
     return [Table("Several client requests", header, cells, verdict_words(family_of(rows)))]
 
 
-def lives_table(rows: Sequence[Row]) -> list[Table]:
-    """Performance and streaming: a line for each dataset, level and method, means over seeds."""
-    header = ("dataset", "level", "method", "runs", "before", "whole set", "lowest", "end", "drop",
-              "rounds to recover", "steps", "expected", "MB up", "same bytes as from scratch")  # fmt: skip
-    cells = []
-    for (dataset, level, method), group in by(rows, "dataset", "level", "method").items():
-        kinds = by(group, "kind")
-        summaries = kinds[("summary",)]
-        whole = {kind: _mean(kinds[(kind,)], "accuracy_full") for kind in ("before", "lowest", "end")}
-        cells.append((
-            dataset, level, method, len(summaries), _mean(summaries, "accuracy"), *whole.values(),
-            _mean(summaries, "drop"), recovery_words(summaries), _mean(summaries, "steps"),
-            _mean(summaries, "theory_steps"), _mean(summaries, "bytes_up") / 1e6, equal_words(summaries),
-        ))  # fmt: skip
-    note = (
-        "before: mean accuracy of the last five rounds before the requests, on 2,000 test images; whole set, lowest "
-        "and end: the whole test set, before the requests, at the lowest point and at the end. FATS's final accuracy "
-        "is that of retraining by construction: its drop measures only how far it went back."
-    )
-    return [Table("Accuracy and cost of unlearning", header, cells, note), *paired_tables(rows)]
-
-
-def recovery_words(summaries: Sequence[Row]) -> str:
-    found = [row["recovery"] for row in summaries if row["recovery"] is not None]
-    if not found:
-        return "not within the horizon"
-    part = "" if len(found) == len(summaries) else f" ({len(found)} of {len(summaries)} runs)"
-    return f"{float(np.mean(found)):.1f}{part}"
-
-
-def equal_words(summaries: Sequence[Row]) -> str:
-    checked = [row for row in summaries if row["retrained_digest"]]
-    equal = sum(row["model_digest"] == row["retrained_digest"] for row in checked)
-    return f"{equal} of {len(checked)}" if checked else "-"
-
-
-def paired_tables(rows: Sequence[Row]) -> list[Table]:
-    """FATS's accuracy before unlearning minus FedAvg's (FRS learns by FedAvg), seed by seed."""
-    cells = []
-    for (dataset,), group in by(rows, "dataset").items():
-        found = paired_difference(group)
-        if found is not None:
-            seeds, mean, half = found
-            interval = "one run" if half is None else f"{100 * (mean - half):+.2f} to {100 * (mean + half):+.2f}"
-            cells.append((dataset, seeds, f"{100 * mean:+.2f}", interval))
-    header = ("dataset", "runs", "difference in points", "95 % interval")
-    return [Table("Accuracy before unlearning: FATS minus FedAvg, paired by seed", header, cells)]
-
-
-def paired_difference(rows: Sequence[Row]) -> tuple[int, float, float | None] | None:
-    """(seeds, mean, half of the 95 % interval) of FATS minus FRS before the requests; None without a pair."""
-    before = [row for row in rows if row["kind"] == "summary" and row["level"] == "client"]
-    values = {(row["method"], row["seed"]): row["accuracy"] for row in before}
-    pairs = [values["FATS", seed] - value for (method, seed), value in values.items()
-             if method == "FRS" and ("FATS", seed) in values]  # fmt: skip
-    if not pairs:
-        return None
-    if len(pairs) == 1:
-        return 1, pairs[0], None
-    quantile = _T_95[min(len(pairs) - 2, len(_T_95) - 1)]
-    return len(pairs), float(np.mean(pairs)), quantile * float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))
-
-
 def tradeoff_table(rows: Sequence[Row]) -> list[Table]:
     header = ("dataset", "curve", "K", "b", "ρ_C", "ρ_S", "runs", "accuracy", "level", "steps", "exact")
     cells = []
@@ -163,12 +107,12 @@ def tradeoff_table(rows: Sequence[Row]) -> list[Table]:
         if (level == "sample") == (kind.startswith("rho_S")):
             first = group[0]
             cells.append((
-                dataset, kind, slots, batch, first["rho_c"], first["rho_s"], len(group), _mean(group, "accuracy_full"),
-                level, _mean(group, "steps"), _mean(group, "theory_steps"),
+                dataset, kind, slots, batch, first["rho_c"], first["rho_s"], len(group),
+                mean_of(group, "accuracy_full"), level, mean_of(group, "steps"), mean_of(group, "theory_steps"),
             ))  # fmt: skip
     return [Table("Accuracy and time against ρ", header, cells, verdict_words(family_of(rows)))]
 
 
-def _mean(rows: Sequence[Row], column: str) -> float:
+def mean_of(rows: Sequence[Row], column: str) -> float:
     values = [row[column] for row in rows if row[column] is not None]
     return float(np.mean(values)) if values else math.nan

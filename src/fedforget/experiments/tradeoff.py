@@ -16,12 +16,13 @@ import numpy as np
 from fedforget.baselines.fats import Fats
 from fedforget.baselines.method import Problem
 from fedforget.data.registry import DIGITS
-from fedforget.experiments.cells import SMOKE, Cell, Choice
+from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.comparison import LEVELS, facts_of
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import LAST, Life, Meter
-from fedforget.experiments.performance import facts_of
-from fedforget.experiments.problems import Training, build_problem, datasets_of, halved, training_of
-from fedforget.experiments.rows import Row
+from fedforget.experiments.presets import described
+from fedforget.experiments.problems import Training, build_problem, bytes_of_rounds, datasets_of, halved, training_of
+from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
 from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
@@ -49,10 +50,10 @@ def cells(choice: Choice) -> Iterator[Cell]:
         points = points_of(training)[:: 2 if choice.scale == SMOKE else 1]
         for kind, slots, batch in points:
             plan = replace(training.plan, clients_per_round=slots, batch_size=batch, rounds=training.request_round)
-            for seed in choice.seeds:
+            for seed in choice.seeds(NAME, dataset):
                 work = _Work(replace(training, plan=plan), kind, seed, choice)
                 name = f"{NAME}/{choice.scale}/{dataset}/{kind}/K={slots}/b={batch}/{seed}"
-                yield Cell(name, work.seconds, work.rows)
+                yield Cell(name, work.seconds, work.rows, seed, work.disk, described(plan.local))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,10 @@ class _Work:
     kind: str
     seed: int
     choice: Choice
+
+    @property
+    def disk(self) -> int:
+        return bytes_of_rounds(self.training, self.training.plan.rounds)
 
     @property
     def seconds(self) -> float:
@@ -77,9 +82,7 @@ class _Work:
         accuracy = float(np.mean([moment.accuracy for moment in life.moments[-LAST:]]))
         facts = {"accuracy": accuracy, "accuracy_full": life.meter.whole(method.state.model),
                  "model_digest": method.model_digest, "seconds": time.monotonic() - started}  # fmt: skip
-        return [
-            {**self._facts(problem, level), **facts, **times(problem, method, level)} for level in ("sample", "client")
-        ]
+        return [{**self._facts(problem, level), **facts, **times(problem, method, level)} for level in LEVELS]
 
     def _facts(self, problem: Problem, level: str) -> Row:
         facts = facts_of(NAME, self.training, problem, level, self.seed, self.choice.scale, 1)

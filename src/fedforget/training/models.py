@@ -32,6 +32,11 @@ def flat_mlp(inputs: int, hidden: int, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(inputs, hidden), nn.ReLU(), nn.Linear(hidden, classes))
 
 
+def linear(inputs: int, classes: int) -> nn.Module:
+    """Return one dense layer on flattened samples: multinomial logistic regression."""
+    return nn.Sequential(nn.Flatten(), nn.Linear(inputs, classes))
+
+
 _VGG16 = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))  # channels and convolutions of each block
 
 
@@ -76,6 +81,7 @@ MODELS: Mapping[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
     "mlp": (mlp, ("inputs", "hidden", "classes")),
     "cnn": (cnn, ("side", "channels", "hidden", "classes")),
     "flat_mlp": (flat_mlp, ("inputs", "hidden", "classes")),
+    "linear": (linear, ("inputs", "classes")),
     "vgg16": (vgg16, ("hidden", "classes")),
     "lstm": (CharacterLstm, ("letters", "embedding", "hidden")),
 }
