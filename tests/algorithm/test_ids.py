@@ -190,3 +190,10 @@ def test_idset_without_does_not_change_the_original():
     assert whole.ids == (1, 2, 3)
     assert whole != IdSet([1, 2])
     assert whole != [1, 2, 3]
+
+
+@given(st.sets(st.one_of(st.integers(0, 2**63 - 1), st.text(max_size=3)).map(canonical_id), max_size=20))
+def test_set_of_canonical_ids_is_the_same_set(ids: set[int | str]) -> None:
+    made, expected = IdSet.of_canonical(ids), IdSet(ids)
+    assert made == expected
+    assert np.array_equal(made.blocks, expected.blocks)

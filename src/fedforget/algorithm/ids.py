@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from functools import cached_property
 from itertools import pairwise
 
@@ -93,6 +93,13 @@ class IdSet:
         blocks = np.zeros((len(ascending), BLOCK_BYTES), np.uint8)
         blocks[:, 8:] = ascending.astype(">u8").view(np.uint8).reshape(-1, 8)
         return cls._of(tuple(ascending.tolist()), blocks)
+
+    @classmethod
+    def of_canonical(cls, ids: Collection[Id]) -> IdSet:
+        """Return the set of these canonical ids. Equal to ``IdSet(...)``, and faster where all are integers."""
+        if all(type(identifier) is int for identifier in ids):
+            return cls.of_integers(np.sort(np.fromiter(ids, np.int64, len(ids))))
+        return cls(ids)
 
     @cached_property
     def position(self) -> dict[Id, int]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import hashlib
 
-from fedforget.algorithm.ids import id_block
 from fedforget.store.run_directory import OpenRun
 
 
 def commitments_digest(run: OpenRun) -> str:
     hasher = hashlib.blake2b(run.server.seed.commitment, digest_size=32, person=b"fedforget/commit")
-    commitments = run.server.commitments()
-    for client in run.server.roster:
-        hasher.update(id_block(client) + commitments[client])
+    for client, commitment in run.server.commitments().items():  # in the order of the roster on disk
+        hasher.update(repr(client).encode() + commitment)
     return hasher.hexdigest()

@@ -85,8 +85,8 @@ class ServerStore:
             database.run("INSERT INTO rounds VALUES (0, ?)", (name,))
 
     def _reload(self) -> None:
-        rows = self.database.rows("SELECT client, first_round FROM roster")
-        self._first_use = FirstUse(IdSet(client for client, _ in rows), {c: first for c, first in rows if first})
+        roster = IdSet.of_canonical([client for (client,) in self.database.rows("SELECT client FROM roster")])
+        self._first_use = FirstUse(roster, dict(self.stored_first_rounds()))
         self.rounds_done = self.stored_rounds_done()
 
     def _value(self, key: str) -> Any:
@@ -206,7 +206,8 @@ class ServerStore:
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
             self._set("rounds_done", back_to)
         self.models.keep_only(self.kept().values())
-        self._reload()
+        if leaving or back_to < self.rounds_done:
+            self._reload()
 
     def join(self, commitments: Mapping[Id, bytes]) -> None:
         """Add new clients to the roster. Idempotent."""
