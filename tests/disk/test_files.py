@@ -148,8 +148,8 @@ def test_encoded_plan_is_read_back_unchanged(tmp_path: Path) -> None:
         ("batch_size = 4", "batch_size = 'x'"),
         ("batch_size = 4", "batch_size = 4\nsurprise = 1"),
         ("batch_size = 4\n", ""),
-        ("format = 2\n", ""),
-        ("format = 2", "format = 'x'"),
+        ("format = 3\n", ""),
+        ("format = 3", "format = 'x'"),
         ("[model]", "model"),
         ("[commitment]\n", ""),
         ('server = "00', 'server = "zz'),
@@ -169,10 +169,10 @@ def test_malformed_plan_raises_run_damaged_with_reason(tmp_path: Path, old: str,
 def test_missing_old_new_or_binary_plan_raises_its_own_error(tmp_path: Path) -> None:
     with pytest.raises(NoSuchRun):
         PlanFile.read(tmp_path)
-    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 2", b"format = 1"))
+    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 3", b"format = 2"))
     with pytest.raises(RunTooOld, match=r"was made by FedForget 0\.2: make it anew"):
         PlanFile.read(tmp_path)
-    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 2", b"format = 3"))
+    (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 3", b"format = 4"))
     with pytest.raises(RunTooNew):
         PlanFile.read(tmp_path)
     (tmp_path / "plan.toml").write_bytes(b"\xff\xfe")

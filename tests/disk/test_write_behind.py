@@ -16,9 +16,8 @@ from fedforget.algorithm.ports import State
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import StorageFailed
 from fedforget.store import run_directory
+from fedforget.store.names import SERVER, USES
 from fedforget.store.server_store import ServerStore
-
-SERVER, CLIENTS = "server.db", "clients.db"
 
 
 def test_writes_run_in_order_of_submission() -> None:
@@ -28,11 +27,11 @@ def test_writes_run_in_order_of_submission() -> None:
         assert go.wait(10)
         done.append(what)
 
-    behind.submit(CLIENTS, lambda: slowly("note 1"))
+    behind.submit(USES, lambda: slowly("note 1"))
     behind.submit(SERVER, lambda: done.append("commit 1"))
     assert done == []
     go.set()
-    behind.submit(CLIENTS, lambda: done.append("note 2"))
+    behind.submit(USES, lambda: done.append("note 2"))
     behind.finish()
     assert done == ["note 1", "commit 1", "note 2"]
 
@@ -44,9 +43,9 @@ def test_flush_waits_for_the_owners_write_or_for_all() -> None:
         assert go.wait(10)
         done.append(what)
 
-    behind.submit(CLIENTS, lambda: done.append("note"))
+    behind.submit(USES, lambda: done.append("note"))
     behind.submit(SERVER, lambda: slowly("commit"))
-    behind.flush(CLIENTS)
+    behind.flush(USES)
     assert done == ["note"]
     threading.Timer(0.1, go.set).start()
     behind.flush("record.db")
@@ -60,9 +59,9 @@ def test_failed_write_drops_later_writes_and_every_flush_raises() -> None:
     def fail() -> None:
         raise StorageFailed("no space left", hint="")
 
-    behind.submit(CLIENTS, fail)
+    behind.submit(USES, fail)
     behind.submit(SERVER, lambda: done.append("a commit without its first uses"))
-    for party in (CLIENTS, SERVER, "record.db"):
+    for party in (USES, SERVER, "record.db"):
         with pytest.raises(StorageFailed):
             behind.flush(party)
     with pytest.raises(StorageFailed):

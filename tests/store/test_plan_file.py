@@ -40,7 +40,7 @@ def test_plan_is_read_as_it_was_written(plan: Plan) -> None:
 def test_plan_file_is_text_with_one_setting_a_line() -> None:
     lines = FILE.encode().decode().splitlines()
     assert lines[0].startswith("# The plan of this FedForget run")
-    assert lines[1] == "format = 2"
+    assert lines[1] == "format = 3"
     assert {"[plan]", "[local_optimizer]", "[server_optimizer]", "[tensors]", "clients_per_round = 3"} <= set(lines)
     assert '"0.weight" = "parameter float32 4x2"' in lines
     assert "hidden = 32" in lines
@@ -77,12 +77,12 @@ def test_differences_name_every_setting_and_no_seed() -> None:
 
 def test_plan_of_another_format_is_refused_with_its_remedy(tmp_path: Path) -> None:
     data = FILE.encode()
-    with pytest.raises(RunTooNew, match="it has format 3, this version of FedForget knows 2") as too_new:
-        PlanFile.parsed(tmp_path, data.replace(b"format = 2", b"format = 3"))
+    with pytest.raises(RunTooNew, match="it has format 4, this version of FedForget knows 3") as too_new:
+        PlanFile.parsed(tmp_path, data.replace(b"format = 3", b"format = 4"))
     assert too_new.value.hint == "upgrade fedforget"
     with pytest.raises(RunTooOld):
-        PlanFile.parsed(tmp_path, data.replace(b"format = 2", b"format = 1"))
-    assert "lacks 'format'" in damaged(tmp_path, data.replace(b"format = 2\n", b""))
+        PlanFile.parsed(tmp_path, data.replace(b"format = 3", b"format = 2"))
+    assert "lacks 'format'" in damaged(tmp_path, data.replace(b"format = 3\n", b""))
 
 
 @pytest.mark.parametrize(

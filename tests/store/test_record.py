@@ -21,7 +21,8 @@ from fedforget.errors import FedForgetError
 from fedforget.requests.intents import BatchFacts, Intent, Outcome, new_batch_id
 from fedforget.requests.lifecycle import GUARANTEE_PATH, Basis, Stage, Submission, guarantee_of
 from fedforget.store import record as record_module
-from fedforget.store import record_audit
+from fedforget.store import record_audit, run_directory
+from fedforget.store.names import BOOKS
 from fedforget.store.record import Record
 from fedforget.store.seals import OWN_SEAL
 
@@ -182,7 +183,7 @@ def test_removing_any_event_is_a_problem(record: Record) -> None:
 def test_any_change_of_the_record_breaks_its_seal(record: Record) -> None:
     live(record)
     record.trained(9, {"torch": "2"})
-    record.seals.set({"server.db": "00"})
+    record.seals.set({"server.db": "00", "clients-0.db": "22"}, {"clients-0.db": bytes(32)})
     assert record.seals.content_digest() == record.seals.all()[OWN_SEAL]
     for change in (
         "DELETE FROM events WHERE kind = 'trained' AND sequence = (SELECT max(sequence) FROM events)",
@@ -190,6 +191,8 @@ def test_any_change_of_the_record_breaks_its_seal(record: Record) -> None:
         "UPDATE record SET value = 0 WHERE key = 'tainted'",
         "DELETE FROM erased",
         "UPDATE seals SET digest = '11' WHERE file = 'server.db'",
+        "UPDATE seals SET root = randomblob(32) WHERE file = 'clients-0.db'",
+        "UPDATE seals SET root = NULL WHERE file = 'clients-0.db'",
     ):
         with undone(record):
             assert record.database.run(change) > 0
@@ -281,8 +284,10 @@ def test_purge_leaves_no_trace_of_the_id(tmp_path: Path) -> None:
     run.train()
     markers = [*leaving, *(s for client in leaving for s in clients[client]), *(s for _, s in gone_samples)]
     assert {marker: files_with(marker) for marker in markers if files_with(marker)} == {}
-    assert {Path(file).name for file in files_with(staying[0])} == {"server.db", "clients.db"}
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [
-        "clients.db", "lock", "models", "plan.toml", "record.db", "server.db",
-    ]  # fmt: skip
+    with run_directory.reading(run.path) as opened:
+        book = opened.clients.books.path_of(staying[0]).name
+    assert {Path(file).name for file in files_with(staying[0])} == {"server.db", "uses.db", book}
+    assert {path.name for path in (tmp_path / "run").iterdir()} == {
+        *BOOKS, "lock", "models", "plan.toml", "record.db", "server.db", "uses.db",
+    }  # fmt: skip
     assert run.verify().ok

@@ -11,9 +11,10 @@ from torch import nn
 from fedforget import Plan, Policy, Run
 from fedforget.errors import RunDamaged
 from fedforget.store import run_directory
+from fedforget.store.names import BOOKS, SERVER, USES
 from fedforget.store.seals import Seals
 
-SEALED = ("server.db", "clients.db")
+SEALED = (SERVER, USES, *BOOKS)
 
 
 @pytest.fixture
@@ -52,6 +53,15 @@ def test_seals_exist_when_closed_and_not_while_writing(run: Run) -> None:
         assert opened.record.seals.all() == {}
     with run_directory.reading(run.path) as opened:
         assert opened.record.seals.all().keys() == {*SEALED, "record"}
+
+
+def test_seals_hold_the_root_of_each_book_and_of_nothing_else(run: Run) -> None:
+    run.forget(client=1)
+    with run_directory.reading(run.path) as opened:
+        roots = opened.record.seals.roots()
+        assert roots.keys() == set(BOOKS)
+        assert {name: opened.clients.books.part(number).rows("SELECT root FROM part")[0][0]
+                for number, name in enumerate(BOOKS)} == roots  # fmt: skip
 
 
 def test_broken_seal_raises_run_damaged(run: Run) -> None:

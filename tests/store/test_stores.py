@@ -11,17 +11,19 @@ import pytest
 
 from fedforget import Request
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import Newcomer, State
+from fedforget.algorithm.ports import Newcomer, RemoveOrder, State
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.requests.policy import Policy
-from fedforget.store import client_store, hints, record, server_store
+from fedforget.store import hints, record, server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.record import Record
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 from tests.requests.world import opened
 
 SEEDS = SeedSource("stores")
@@ -30,11 +32,12 @@ HERE, THERE = {"torch": "2", "processor": "a"}, {"torch": "2", "processor": "b"}
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[ClientStore]:
-    made = ClientStore(Database(tmp_path / "clients.db", client_store.SCHEMA, create=True, writable=True))
-    with made.database.transaction():
-        made.add(1, SEEDS.client(1), [(0, b"zero"), ("a", b"one")])
-    yield made
-    made.database.close()
+    books = Books(tmp_path, SEEDS.tree_key())
+    books.create({1: SEEDS.client(1)}, lambda _: [(0, b"zero"), ("a", b"one")])
+    notes = Database(tmp_path / "uses.db", uses.SCHEMA, create=True, writable=True)
+    yield ClientStore(books, Uses(notes))
+    books.close()
+    notes.close()
 
 
 @pytest.fixture
@@ -43,7 +46,7 @@ def server(tmp_path: Path) -> Iterator[ServerStore]:
     database = Database(tmp_path / "server.db", server_store.SCHEMA, create=True, writable=True)
     models = ModelFiles(tmp_path / "models")
     ServerStore.create(
-        database, models, seed=SEEDS.server(), seed_origin="given", plan_digest="0" * 64,
+        database, models, seed=SEEDS.server(), seed_origin="given", tree_key=SEEDS.tree_key(), plan_digest="0" * 64,
         commitments={client: SEEDS.client(client).commitment for client in (1, 2)}, initial=state(0),
     )  # fmt: skip
     yield ServerStore(database, models, Plan(1, 1, 3, 9, keep=2))
@@ -82,8 +85,9 @@ def test_samples_and_clients_join_once(clients: ClientStore) -> None:
 
 
 def test_unknown_client_has_no_seed(clients: ClientStore) -> None:
-    with pytest.raises(RunDamaged, match="lacks client 9"):
+    with pytest.raises(RunDamaged, match="lacks client 9") as lacking:
         clients.seed(9)
+    assert str(clients.books.path_of(9)) in lacking.value.message
 
 
 def test_last_uses_and_witnesses_are_found(clients: ClientStore) -> None:
@@ -110,6 +114,16 @@ def test_new_seeds_are_stored_for_the_named_clients(clients: ClientStore) -> Non
     other = SeedSource("other").client(1)
     clients.reseed({1: other, "unknown": SEEDS.client("unknown")})
     assert clients.commitments() == {1: other.commitment}
+
+
+def test_removed_data_are_gone_from_book_and_notes(clients: ClientStore) -> None:
+    clients.join([Newcomer("b", SEEDS.client("b"), (("x", b"ex"),))])
+    clients.note([(1, 0, 5), (1, "a", 6), ("b", "x", 7)], [(1, 2, b"w" * 16), ("b", 2, b"v" * 16)])
+    for _ in range(2):
+        clients.remove([RemoveOrder(1, (0,)), RemoveOrder("b", None)])
+        assert (clients.sizes(), clients.first_steps(1), clients.first_steps("b")) == ({1: 1}, {"a": 6}, {})
+        assert (clients.witnesses(1), clients.witnesses("b")) == ({2: b"w" * 16}, {})
+        assert clients.commitments() == {1: SEEDS.client(1).commitment}
 
 
 # --------------------------------------------------------------------------------------------------------------- server
@@ -176,6 +190,7 @@ def test_reseeding_replaces_the_seed_its_origin_and_the_commitments(server: Serv
     server.reseed(new.server(), {1: new.client(1).commitment})
     assert (server.seed, server.seed_origin, server.plan_digest) == (new.server(), "system", "0" * 64)
     assert server.commitments() == {1: new.client(1).commitment, 2: SEEDS.client(2).commitment}
+    assert server.tree_key == SEEDS.tree_key(), "else every label in the tree would change"
     server.commit_to = lambda commitment: commitment.hex()
     server.reseed(SEEDS.server(), {})
     assert server.plan_digest == SEEDS.server().commitment.hex()
