@@ -20,12 +20,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedforget.store import client_store, record, server_store
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.algorithm.tree import root_of
+from fedforget.errors import FedForgetError
+from fedforget.store import books, record, server_store, uses
+from fedforget.store.books import DEPTH, Books
+from fedforget.store.names import BOOKS, SERVER, USES
 from fedforget.store.seals import Seals
+from fedforget.store.uses import Uses
+from tests.cli.commandline import WORLD
 
 PAGE = 4096
 GIANT = 10 * 2**30
-SCHEMAS = {"server.db": server_store.SCHEMA, "clients.db": client_store.SCHEMA, "record.db": record.SCHEMA}
+READ = 4  # the client that is forgotten in ``test_hostile``: its book is read
+BOOK = Books(Path(), SeedSource(WORLD[WORLD.index("--seed") + 1]).tree_key()).path_of(READ).name
+ANOTHER = (BOOKS.index(BOOK) + 1) % len(BOOKS)
+SCHEMAS = {SERVER: server_store.SCHEMA, USES: uses.SCHEMA, BOOK: books.SCHEMA, "record.db": record.SCHEMA}
 DEEP = 100_000
 
 
@@ -89,7 +99,7 @@ KINDS: dict[str, Callable[[Path, Path], object]] = {
     "head": lambda path, _: path.write_bytes(bytes(64) + path.read_bytes()[64:]),
     "noise": lambda path, _: path.write_bytes(hashlib.shake_256(path.name.encode()).digest(8192)),
 }
-FILES = ("plan.toml", "server.db", "clients.db", "record.db", "receipt-key.pem", "receipt-key.pub.pem")
+FILES = ("plan.toml", *SCHEMAS, "receipt-key.pem", "receipt-key.pub.pem")
 NOT_A_FILE = ("link", "dangling link", "zeros", "pipe", "directory")
 
 
@@ -110,7 +120,7 @@ def _files() -> Iterator[Case]:
         yield Case(f"file lock {kind}", partial(_change_file, "lock", KINDS[kind]))
     for kind in ("sparse", "giant", "noise"):
         yield Case(f"file lock {kind}", partial(_change_file, "lock", KINDS[kind]), harmless=True)
-    for name in ("server.db", "lock"):
+    for name in ("server.db", BOOK, "lock"):
         yield Case(f"file {name} second name", partial(_second_name, name), harmless=True)
 
 
@@ -172,28 +182,60 @@ def _journals() -> Iterator[Case]:
 # ---------------------------------------------------------------------------------------------------------- databases
 
 
-def reseal(run: Path) -> None:
-    """Seals that fit what is there, where the record can still be read."""
+class Rows:
+    """A connection that is asked like a database of ours."""
 
-    class Rows:
-        def __init__(self, connection: sqlite3.Connection) -> None:
-            self.connection = connection
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self.connection = connection
 
-        def rows(self, sql: str) -> list[Any]:
-            return self.connection.execute(sql).fetchall()
+    def rows(self, sql: str) -> list[Any]:
+        return self.connection.execute(sql).fetchall()
 
+
+def reseal(run: Path, book: str = "") -> None:
+    """Seals that fit what is there, where the record can still be read. ``book``: its root may be another one now."""
     with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(run / "record.db")) as connection:
         connection.execute("PRAGMA ignore_check_constraints=ON")
-        for name in ("server.db", "clients.db"):
+        for name in (SERVER, USES, *BOOKS):
             told = hashlib.blake2b((run / name).read_bytes(), digest_size=32).hexdigest()
             connection.execute("UPDATE seals SET digest = ? WHERE file = ?", (told, name))
+        if book:
+            connection.execute("UPDATE seals SET root = ? WHERE file = ?", (_asked(run / book, _ROOT), book))
         own = Seals(Rows(connection)).content_digest()  # type: ignore[arg-type]
         connection.execute("UPDATE seals SET digest = ? WHERE file = 'record'", (own,))
         connection.commit()
 
 
-def altered(run: Path, name: str, *statements: str, values: tuple[Any, ...] = (), seal: bool = True) -> None:
-    """Change rows without any constraint, then put the schema back; with seals that fit, or without."""
+_ROOT, _KEY = "SELECT root FROM part", "SELECT value FROM server WHERE key = 'tree_key'"
+
+
+def _asked(path: Path, sql: str) -> Any:
+    """One value of a database whose log, if it has one, must stay as it is."""
+    with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        found = connection.execute(sql).fetchone()
+        return found and found[0]
+
+
+def rehash(run: Path, name: str) -> None:
+    """Roots or the digest that fit the rows, where they can be computed."""
+    hopeless = (sqlite3.Error, FedForgetError, ValueError, TypeError, KeyError, AttributeError)
+    with contextlib.suppress(*hopeless), contextlib.closing(sqlite3.connect(run / name)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints=ON")
+        if name == USES:
+            notes = Uses(Rows(connection))  # type: ignore[arg-type]
+            connection.execute("UPDATE content SET digest = ?", (notes.computed_digest(),))
+        elif name in BOOKS:
+            tree = Books(run, _asked(run / SERVER, _KEY))
+            for (client,) in connection.execute("SELECT client FROM clients").fetchall():
+                tree._set_root(connection, client)
+            leaves = tree._client_leaves(BOOKS.index(name), connection)
+            connection.execute("UPDATE part SET root = ?", (root_of(leaves, DEPTH),))
+
+
+def altered(
+    run: Path, name: str, *statements: str, values: tuple[Any, ...] = (), seal: bool = True, hashes: bool = True
+) -> None:
+    """Change rows without any constraint, then put the schema back; with hashes and seals that fit, or without."""
     with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
         connection.text_factory = bytes
         tables = [name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
@@ -205,8 +247,10 @@ def altered(run: Path, name: str, *statements: str, values: tuple[Any, ...] = ()
         for statement in statements:
             connection.execute(statement, values if "?" in statement else ())
         _write_schema(connection, real)
+    if hashes:
+        rehash(run, name)
     if seal:
-        reseal(run)
+        reseal(run, name if name in BOOKS else "")
     else:
         with contextlib.closing(sqlite3.connect(run / "record.db", isolation_level=None)) as connection:
             connection.execute("PRAGMA ignore_check_constraints=ON")
@@ -259,6 +303,7 @@ def _headers() -> Iterator[Case]:
         "version 0": (60, bytes(4)),
         "version 1": (60, struct.pack(">I", 1)),
         "version 2": (60, struct.pack(">I", 2)),
+        "version 3": (60, struct.pack(">I", 3)),
         "version 99": (60, struct.pack(">I", 99)),
         "no tree": (100, b"\0"),
         "cells": (103, struct.pack(">H", 5000)),
@@ -296,14 +341,14 @@ def _interior(kind: int, children: list[int], last: int) -> bytes:
 
 
 def _trees() -> Iterator[Case]:
-    def looped(run: Path, _: Path) -> None:
-        root = _root_of(run, "clients.db", "samples")
-        patched(run, "clients.db", ((root - 1) * PAGE, _interior(2, [root], root)))
+    def looped(name: str, table: str, run: Path, _: Path) -> None:
+        root = _root_of(run, name, table)
+        patched(run, name, ((root - 1) * PAGE, _interior(2, [root], root)))
 
-    def many_times(table: str | None, run: Path, _: Path) -> None:
+    def many_times(name: str, table: str | None, run: Path, _: Path) -> None:
         """Each page refers to the next forty times: 40^15 rows."""
-        data = bytearray((run / "clients.db").read_bytes())
-        root = 1 if table is None else _root_of(run, "clients.db", table)
+        data = bytearray((run / name).read_bytes())
+        root = 1 if table is None else _root_of(run, name, table)
         first = len(data) // PAGE + 1
         kind = 5 if table is None else 2
         for place in range(15):
@@ -316,25 +361,26 @@ def _trees() -> Iterator[Case]:
         else:
             data[(root - 1) * PAGE : root * PAGE] = top
         data[28:32] = struct.pack(">I", len(data) // PAGE)
-        (run / "clients.db").write_bytes(bytes(data))
+        (run / name).write_bytes(bytes(data))
         reseal(run)
 
-    def deep(run: Path, _: Path) -> None:
-        data = bytearray((run / "clients.db").read_bytes())
-        root = _root_of(run, "clients.db", "samples")
+    def deep(name: str, table: str, run: Path, _: Path) -> None:
+        data = bytearray((run / name).read_bytes())
+        root = _root_of(run, name, table)
         first, levels = len(data) // PAGE + 1, 40_000
         for place in range(levels):
             data += _interior(2, [], first + place + 1)
         data += data[(root - 1) * PAGE : root * PAGE]
         data[(root - 1) * PAGE : root * PAGE] = _interior(2, [], first)
         data[28:32] = struct.pack(">I", len(data) // PAGE)
-        (run / "clients.db").write_bytes(bytes(data))
+        (run / name).write_bytes(bytes(data))
         reseal(run)
 
-    yield Case("tree loop", looped)
-    yield Case("tree many times", partial(many_times, "samples"))
-    yield Case("tree of the schema many times", partial(many_times, None))
-    yield Case("tree deep", deep)
+    for name, table in ((USES, "first_uses"), (BOOK, "samples")):
+        yield Case(f"tree {name} loop", partial(looped, name, table))
+        yield Case(f"tree {name} many times", partial(many_times, name, table))
+        yield Case(f"tree {name} of the schema many times", partial(many_times, name, None))
+        yield Case(f"tree {name} deep", partial(deep, name, table))
 
 
 ENDLESS = "WITH RECURSIVE n(client) AS (SELECT 1 UNION ALL SELECT client + 1 FROM n) SELECT client"
@@ -350,7 +396,7 @@ def _schemas() -> Iterator[Case]:
 
         return make
 
-    columns = {"server.db": "roster", "clients.db": "samples", "record.db": "requests"}
+    columns = {SERVER: "roster", USES: "first_uses", BOOK: "samples", "record.db": "requests"}
     for name, table in columns.items():
         yield Case(f"schema {name} another table", done(name, "CREATE TABLE other (x)"))
         column = "basis" if name == "record.db" else "client"
@@ -358,8 +404,8 @@ def _schemas() -> Iterator[Case]:
         yield Case(f"schema {name} a view", done(name, f"CREATE VIEW other AS SELECT * FROM {table}"))
         yield Case(f"schema {name} a trigger", done(name, f"CREATE TRIGGER other AFTER UPDATE ON {table} BEGIN "
                                                     f"DELETE FROM {table}; END"))  # fmt: skip
-        yield Case(f"schema {name} a column", done(name, f"ALTER TABLE {table} ADD COLUMN other"))
-        yield Case(f"schema {name} a computed column", done(name, f"ALTER TABLE {table} ADD COLUMN o AS (1)"))
+        yield Case(f"schema {name} a column", done(name, f"ALTER TABLE {table} ADD COLUMN other ANY"))
+        yield Case(f"schema {name} a computed column", done(name, f"ALTER TABLE {table} ADD COLUMN o ANY AS (1)"))
         yield Case(f"schema {name} no table", done(name, f"DROP TABLE {table}"))
         yield Case(f"schema {name} statistics", done(name, "ANALYZE"))
         yield Case(f"schema {name} not text", partial(_not_text, name))
@@ -367,8 +413,10 @@ def _schemas() -> Iterator[Case]:
         yield Case(f"schema {name} long", partial(_schema_text, name, "CREATE TABLE t (x " + "-" * 2**21))
     endless = f"CREATE VIEW roster AS {ENDLESS}, zeroblob(32) AS commitment, NULL AS first_round FROM n"
     yield Case("schema an endless view", done("server.db", "DROP TABLE roster", endless))
-    endless = f"CREATE VIEW samples AS {ENDLESS}, 1 AS sample, x'00' AS content, NULL AS first_step FROM n"
-    yield Case("schema endless samples", done("clients.db", "DROP TABLE samples", endless))
+    endless = f"CREATE VIEW samples AS {ENDLESS}, 1 AS sample, x'00' AS content FROM n"
+    yield Case("schema endless samples", done(BOOK, "DROP TABLE samples", endless))
+    endless = f"CREATE VIEW first_uses AS {ENDLESS}, 1 AS sample, 1 AS step FROM n"
+    yield Case("schema endless uses", done(USES, "DROP TABLE first_uses", endless))
 
 
 def _schema_text(name: str, text: str | bytes, run: Path, _: Path) -> None:
@@ -414,6 +462,7 @@ def _columns() -> Iterator[Case]:
                 yield Case(f"column {table}.{column} {what}", make, crashed, harmless=True)
 
 
+HASHES = {("clients", "root"), ("part", "root"), ("content", "digest")}
 INTENTS = {("intents", "batch_id"), ("intents", "stage"), ("intents", "body")}
 
 
@@ -422,26 +471,30 @@ def _is_huge(value: Any) -> bool:
 
 
 def _wrong_value(name: str, table: str, column: str, value: Any, crashed: bool, run: Path, _: Path) -> None:
-    if table == "samples" and _is_huge(value):
+    if table in ("samples", "first_uses", "witnesses") and _is_huge(value):
         value = value[: 2**16]  # in each of its rows
     one = f"UPDATE {table} SET {column} = ?1 WHERE {column} = (SELECT {column} FROM {table} LIMIT 1)"
     with contextlib.suppress(sqlite3.IntegrityError):  # a NULL in a key cannot even be written
-        altered(run, name, one, values=(value,), seal=len(column) % 2 == 0 and not crashed)
+        seal, hashes = len(column) % 2 == 0 and not crashed, (table, column) not in HASHES
+        altered(run, name, one, values=(value,), seal=seal, hashes=hashes)
 
 
 def _rows() -> Iterator[Case]:
     for name in SCHEMAS:
         for table in dict.fromkeys(table for table, _ in columns_of(name)):
             if table not in ("waiting", "intents", "keys", "aliases", "metrics", "seals"):
-                yield Case(f"rows {table} gone", lambda run, _, n=name, t=table: altered(run, n, f"DELETE FROM {t}"))  # type: ignore[misc]
-    for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"):
-        gone = f"DELETE FROM server WHERE key = '{key}'"
-        yield Case(f"rows server without {key}", lambda run, _, gone=gone: altered(run, "server.db", gone))  # type: ignore[misc]
+                gone: Callable[[Path, Path], object] = lambda run, _, n=name, t=table: altered(  # type: ignore[misc]  # noqa: E731
+                    run, n, f"DELETE FROM {t}"
+                )
+                yield Case(f"rows {table} gone", gone, harmless=table == "content")  # it is computed where it is needed
+    for key in ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done"):
+        sql = f"DELETE FROM server WHERE key = '{key}'"
+        yield Case(f"rows server without {key}", lambda run, _, sql=sql: altered(run, "server.db", sql))  # type: ignore[misc]
     for key in ("key", "tainted"):
-        gone = f"DELETE FROM record WHERE key = '{key}'"
-        yield Case(f"rows record without {key}", lambda run, _, gone=gone: altered(run, "record.db", gone))  # type: ignore[misc]
+        sql = f"DELETE FROM record WHERE key = '{key}'"
+        yield Case(f"rows record without {key}", lambda run, _, sql=sql: altered(run, "record.db", sql))  # type: ignore[misc]
     values = {
-        "server": ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done"),
+        "server": ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done"),
         "record": ("key", "tainted", "policy", "receipt_key"),
     }
     for table, keys in values.items():
@@ -457,9 +510,29 @@ def _strange_rows() -> Iterator[Case]:
     yield Case("rows a billion rounds", _a_billion_rounds, harmless=True, long=True)
     yield Case("rows a billion rounds after a crash", partial(_a_billion_rounds, seal=False), harmless=True, long=True)
     strange = {
-        "sample of no client": ("clients.db", "INSERT INTO samples VALUES (99, 1, zeroblob(16), NULL)"),
-        "client without samples": ("clients.db", "INSERT INTO clients VALUES (99, zeroblob(32), zeroblob(32))"),
-        "id spelled otherwise": ("clients.db", "UPDATE samples SET sample = CAST(sample AS TEXT)"),
+        "sample of no client": (BOOK, "INSERT INTO samples VALUES (99, 1, zeroblob(16))"),
+        "client without samples": (BOOK, f"INSERT INTO clients VALUES (99, {', '.join(['zeroblob(32)'] * 3)})"),
+        "id spelled otherwise": (BOOK, "UPDATE samples SET sample = CAST(sample AS TEXT)"),
+        "sample that is not text": (BOOK, f"UPDATE samples SET sample = {NOT_TEXT} WHERE sample IN ({ANY_SAMPLE})"),
+        "client that is not text": (
+            BOOK,
+            f"UPDATE clients SET client = {NOT_TEXT}",
+            f"UPDATE samples SET client = {NOT_TEXT}",
+        ),
+        "number of another book": (BOOK, f"UPDATE part SET number = {ANOTHER}"),
+        "two numbers of a book": (BOOK, f"INSERT INTO part VALUES ({ANOTHER}, zeroblob(32))"),
+        "client of another book": (BOOK, *_strangers("3")),
+        "many clients of another book": (BOOK, *_strangers(f"n.n FROM ({MANY}) AS n")),
+        "another content": (BOOK, f"UPDATE samples SET content = zeroblob(16) WHERE sample IN ({ANY_SAMPLE})"),
+        "another seed": (BOOK, "UPDATE clients SET seed = zeroblob(32)"),
+        "another tree": (SERVER, "UPDATE server SET value = zeroblob(32) WHERE key = 'tree_key'"),
+        "root in the seals": ("record.db", f"UPDATE seals SET root = zeroblob(32) WHERE file = '{BOOK}'"),
+        "use of no client": (USES, "INSERT INTO first_uses VALUES (99, 1, 1)"),
+        "use of no sample": (USES, f"INSERT INTO first_uses VALUES ({READ}, 'none', 1)"),
+        "witness of no client": (USES, "INSERT INTO witnesses VALUES (99, 1, zeroblob(16))"),
+        "witness of no round": (USES, f"INSERT INTO witnesses VALUES ({READ}, 4000, zeroblob(16))"),
+        "use that is not text": (USES, f"UPDATE first_uses SET sample = {NOT_TEXT} WHERE sample = 1"),
+        "another first step": (USES, "UPDATE first_uses SET step = 1 WHERE step = 2"),
         "negative id": ("server.db", "UPDATE roster SET client = -3 WHERE client = 3"),
         "policy of no kind": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'never 1')"),
         "policy without end": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'batch 1e400')"),
@@ -470,8 +543,34 @@ def _strange_rows() -> Iterator[Case]:
         "no initial model": ("server.db", "DELETE FROM rounds WHERE round = 0"),
         "a model by path": ("server.db", f"UPDATE rounds SET model = '{'../' * 21}x'"),
     }
-    for what, (name, sql) in strange.items():
-        yield Case(f"rows {what}", lambda run, _, name=name, sql=sql: altered(run, name, sql))  # type: ignore[misc]
+    for what, (name, *sql) in strange.items():
+        yield Case(f"rows {what}", lambda run, _, name=name, sql=sql: altered(run, name, *sql))  # type: ignore[misc]
+    stale = {
+        "root of another book": (BOOK, "UPDATE part SET root = zeroblob(32)"),
+        "root of another client": (BOOK, "UPDATE clients SET root = zeroblob(32)"),
+        "content under an old root": (BOOK, f"DELETE FROM samples WHERE sample IN ({ANY_SAMPLE})"),
+        "digest of other notes": (USES, "UPDATE content SET digest = zeroblob(32)"),
+        "notes under an old digest": (USES, "DELETE FROM first_uses WHERE step = 2"),
+    }
+    for what, (name, change) in stale.items():
+        make = lambda run, _, name=name, change=change: altered(run, name, change, hashes=False)  # type: ignore[misc]  # noqa: E731
+        yield Case(f"rows {what}", make)
+    rootless = f"UPDATE seals SET root = NULL WHERE file = '{BOOK}'"
+    yield Case("rows no root in the seals", lambda run, _: altered(run, "record.db", rootless), harmless=True)
+
+
+NOT_TEXT = "CAST(x'ff' AS TEXT)"
+ANY_SAMPLE = "SELECT sample FROM samples LIMIT 1"
+MANY = "WITH RECURSIVE n(n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM n LIMIT 400) SELECT n FROM n"
+
+
+def _strangers(clients: str) -> tuple[str, str]:
+    """Clients that the labels of most do not lead to this book."""
+    client, _, source = clients.partition(" ")
+    return (
+        f"INSERT INTO clients SELECT {client}, zeroblob(32), zeroblob(32), zeroblob(32) {source}",
+        f"INSERT INTO samples SELECT {client}, 1, zeroblob(16) {source}",
+    )
 
 
 def _altered_with(name: str, sql: str, value: Any, run: Path, _: Path) -> None:
@@ -570,12 +669,12 @@ def _toml() -> Iterator[Case]:
         "long text": add('x = "' + "y" * 2**21 + '"'),
         "list": add("x = [1]"),
         "date": add("x = 2026-01-01"),
-        "no format": swap(r"format = 2", ""),
-        "format 1": swap(r"format = 2", "format = 1"),
-        "format 3": swap(r"format = 2", "format = 3"),
-        "format text": swap(r"format = 2", 'format = "2"'),
-        "format list": swap(r"format = 2", "format = []"),
-        "format inf": swap(r"format = 2", "format = inf"),
+        "no format": swap(r"format = 3", ""),
+        "format 2": swap(r"format = 3", "format = 2"),
+        "format 4": swap(r"format = 3", "format = 4"),
+        "format text": swap(r"format = 3", 'format = "3"'),
+        "format list": swap(r"format = 3", "format = []"),
+        "format inf": swap(r"format = 3", "format = inf"),
         "plan list": swap(r"\[plan\]", "[[plan]]"),
         "model number": swap(r"\[model\]", "model = 3\n[other]"),
         "commitment list": swap(r'server = "', 'server = ["'),
@@ -725,6 +824,11 @@ def _logs() -> Iterator[Case]:
         for what, make in logs.items():
             crashed = Case(f"log {name} {what}", partial(write, name, make), True, harmless=what in harmless)
             yield crashed
+    for what in ("header only", "a page of zeros", "one page left"):
+        yield Case(f"log {BOOK} beside seals {what}", partial(write, BOOK, logs[what]))
+    for kind in NOT_A_FILE:
+        make_one = lambda run, outside, kind=kind: KINDS[kind](run / f"{BOOK}-wal", outside)  # type: ignore[misc]  # noqa: E731
+        yield Case(f"log {BOOK} beside seals {kind}", make_one)
 
 
 # ----------------------------------------------------------------------------------- files of holes, and strange names

@@ -11,15 +11,21 @@ from pathlib import Path
 import pytest
 
 from fedforget import Request, Run
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
-from fedforget.errors import CommitsLost, RunDamaged, UnfinishedRequest
-from fedforget.store import checks, client_store, record, run_directory, server_store
-from fedforget.store.client_store import ClientStore
-from fedforget.store.row_checks import validate_clients, validate_record, validate_server
+from fedforget.errors import CommitsLost, FedForgetError, RunDamaged, UnfinishedRequest
+from fedforget.health.doctor import examine
+from fedforget.store import books, checks, record, run_directory, server_store, uses
+from fedforget.store.names import BOOKS, RECORD, SERVER, USES
+from fedforget.store.row_checks import validate_book, validate_record, validate_server
+from fedforget.store.uses import Uses
 from tests.requests.world import PLAN, opened
+from tests.store.hostile import rehash, reseal
 from tests.store.test_crash_check import copied_after
 
-SCHEMAS = {"server.db": server_store.SCHEMA, "clients.db": client_store.SCHEMA, "record.db": record.SCHEMA}
+SCHEMAS = {SERVER: server_store.SCHEMA, USES: uses.SCHEMA, RECORD: record.SCHEMA, **dict.fromkeys(BOOKS, books.SCHEMA)}
+BOOK_OF = {client: books.Books(Path(), SeedSource("1").tree_key()).path_of(client).name for client in range(5)}
+BOOK = BOOK_OF[2]
 
 
 @pytest.fixture(scope="module")
@@ -55,13 +61,14 @@ def refusal(run: Path) -> str:
 def test_whole_run_has_every_fact_once(run: Path) -> None:
     with contextlib.ExitStack() as stack:
         parts = checks.Parts(run, stack)
-        told = [(fact.name, fact.check()) for fact in parts.facts(seeds_when_sealed=True)]
+        told = [(fact.name, fact.check()) for fact in parts.facts(every_book=True)]
         assert parts.sealed
-    sizes = [f"{(run / name).stat().st_size} bytes" for name in ("record.db", "server.db", "clients.db")]
+    names = (RECORD, SERVER, USES, *BOOKS)
+    sizes = [f"{(run / name).stat().st_size} bytes" for name in names]
     assert told == [
         ("plan.toml", f"{PLAN.rounds} rounds"),
         ("models", "present"),
-        *zip(("record.db", "server.db", "clients.db"), sizes, strict=True),
+        *zip(names, sizes, strict=True),
         ("plan.toml", f"{PLAN.rounds} rounds"),
         ("seeds", "as committed to"),
     ]
@@ -78,20 +85,29 @@ def test_another_plan_is_refused(run: Path) -> None:
     assert refusal(run) == f"{run / 'plan.toml'} is not the plan this run began with"
 
 
-@pytest.mark.parametrize("name", ["server.db", "clients.db"])
-def test_altered_database_is_not_as_sealed(run: Path, name: str) -> None:
-    data = bytearray((run / name).read_bytes())
+@pytest.mark.parametrize("name", ["uses.db", *BOOKS])
+def test_missing_database_of_the_clients_is_named(run: Path, name: str) -> None:
+    """Also a book that nothing reads."""
+    (run / name).unlink()
+    assert refusal(run) == f"{run / name} is missing"
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
     data[-1] ^= 1
-    (run / name).write_bytes(data)
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("name", ["server.db", "uses.db"])
+def test_altered_database_is_not_as_sealed(run: Path, name: str) -> None:
+    flip(run / name)
     assert refusal(run) == f"{run / name} is damaged: it is not what it was when the run was last closed"
 
 
 def test_record_that_fits_no_other_database_is_refused(run: Path) -> None:
-    for name in ("server.db", "clients.db"):
-        data = bytearray((run / name).read_bytes())
-        data[-1] ^= 1
-        (run / name).write_bytes(data)
-    assert "record.db does not fit server.db and clients.db" in refusal(run)
+    for name in ("server.db", "uses.db"):
+        flip(run / name)
+    assert "record.db does not fit server.db and uses.db" in refusal(run)
 
 
 def test_altered_record_is_not_as_sealed(run: Path) -> None:
@@ -99,13 +115,13 @@ def test_altered_record_is_not_as_sealed(run: Path) -> None:
     assert refusal(run) == f"{run / 'record.db'} is damaged: it is not what it was when the run was last closed"
 
 
-@pytest.mark.parametrize("seal", ["record", "server.db", "clients.db"])
+@pytest.mark.parametrize("seal", ["record", "server.db", "uses.db", *BOOKS])
 def test_record_without_one_of_its_seals_is_refused(run: Path, seal: str) -> None:
     alter(run, "record.db", f"DELETE FROM seals WHERE file = '{seal}'")
     assert "its seals are not those of a run" in refusal(run)
 
 
-@pytest.mark.parametrize("name", ["server.db-wal", "clients.db-wal"])
+@pytest.mark.parametrize("name", ["server.db-wal", "uses.db-wal"])
 def test_seals_beside_a_write_ahead_log_mean_lost_commits(run: Path, name: str) -> None:
     (run / name).touch()
     with run_directory.reading(run):
@@ -119,7 +135,7 @@ def test_seals_beside_a_write_ahead_log_mean_lost_commits(run: Path, name: str) 
     ("name", "sql", "expected"),
     [
         ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "the plan is committed to"),
-        ("clients.db", "UPDATE clients SET seed = zeroblob(32) WHERE client = 2", "the seed of client 2"),
+        (BOOK, "UPDATE clients SET seed = zeroblob(32) WHERE client = 2", "the seed of client 2"),
         ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 2", "the seed of client 2"),
         ("server.db", "DELETE FROM roster WHERE client = 2", "name different clients"),
     ],
@@ -133,6 +149,161 @@ def test_seed_that_is_not_the_committed_one_is_refused_in_an_unsealed_run(
         assert found.crashed
 
 
+# ---------------------------------------------------------------------------------------------------------------- books
+
+
+def complaints(run: Path) -> dict[str, str]:
+    """What the doctor says about each file or fact that is not in order."""
+    return {check.name: check.detail for check in examine(run) if not check.ok}
+
+
+def reading_of(run: Path, client: int) -> str:
+    """The refusal of whoever reads the book of a client."""
+    with run_directory.reading(run, skip_seed_check=True) as found, pytest.raises(RunDamaged) as refused:
+        found.clients.samples(client)
+    return refused.value.message
+
+
+def test_book_is_compared_with_its_seal_when_it_is_first_read(run: Path) -> None:
+    flip(run / BOOK)
+    damaged = f"{run / BOOK} is damaged: it is not what it was when the run was last closed"
+    assert reading_of(run, 2) == damaged
+    with run_directory.reading(run) as found:
+        for client in (0, 1, 3, 4):
+            assert len(found.clients.samples(client)), "in a file of its own"
+        for read in (found.clients.sizes, found.clients.commitments, found.clients.clients):
+            with pytest.raises(RunDamaged):
+                read()
+    assert complaints(run)[BOOK] == damaged
+
+
+def test_request_about_another_book_leaves_a_damaged_one_and_its_seal_alone(run: Path) -> None:
+    """Sealing must not vouch for what nobody has read."""
+    with run_directory.reading(run) as found:
+        assert BOOK_OF[1] != BOOK
+        before = found.record.seals.all()[BOOK]
+    flip(run / BOOK)
+    opened(run, plan=None, seed=None).forget(Request(1, 1), defer=True)
+    with run_directory.reading(run) as found:
+        assert found.record.seals.all()[BOOK] == before
+    assert list(complaints(run)) == [BOOK, checks.SEEDS]
+
+
+def test_another_book_in_place_of_one_is_refused_by_its_number(run: Path) -> None:
+    alter(run, "record.db", "DELETE FROM seals")
+    shutil.copy(run / BOOK_OF[3], run / BOOK)
+    damaged = f"{run / BOOK} is damaged: its number is missing or invalid"
+    assert refusal(run) == damaged
+    assert reading_of(run, 2) == damaged
+    with pytest.raises(RunDamaged, match="its number"):
+        opened(run, plan=None, seed=None).train()
+    assert complaints(run)[BOOK] == damaged
+
+
+def test_books_that_changed_places_are_refused_by_their_seals(run: Path) -> None:
+    one, other = run / BOOK, run / BOOK_OF[3]
+    one.rename(run / "between")
+    other.rename(one)
+    (run / "between").rename(other)
+    for path, client in ((one, 2), (other, 3)):
+        assert reading_of(run, client) == f"{path} is damaged: it is not what it was when the run was last closed"
+        assert "not what it was" in complaints(run)[path.name]
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "UPDATE part SET root = zeroblob(32)",
+        "UPDATE clients SET root = zeroblob(32) WHERE client = 2",
+        "UPDATE samples SET content = zeroblob(16) WHERE client = 2 AND sample = 1",
+        "DELETE FROM samples WHERE client = 2 AND sample = 1",
+        "INSERT INTO samples VALUES (2, 99, zeroblob(16))",
+    ],
+)
+def test_roots_that_are_not_those_of_the_content_are_reported(run: Path, sql: str, sealed: bool) -> None:
+    """By the doctor and by ``verify``, whether or not the seals fit the file."""
+    alter(run, BOOK, sql)
+    if sealed:
+        reseal(run, BOOK)
+    else:
+        alter(run, "record.db", "DELETE FROM seals")
+    expected = f"{run / BOOK} is damaged: its roots are not those of its content"
+    assert complaints(run)[BOOK] == expected
+    found = opened(run, plan=None, seed=None).verify()
+    assert not found.ok
+    assert not found.data_ok
+    assert expected in found.problems
+
+
+def test_root_in_the_seals_that_is_not_that_of_the_book_is_reported(run: Path) -> None:
+    """The state digest and receipts take the root from there."""
+    alter(run, "record.db", f"UPDATE seals SET root = zeroblob(32) WHERE file = '{BOOK}'")
+    reseal(run)
+    expected = f"{run / BOOK} is damaged: its roots are not those of its content"
+    assert complaints(run) == {BOOK: expected}
+    assert expected in opened(run, plan=None, seed=None).verify().problems
+
+
+@pytest.mark.parametrize("moved", [True, False])
+def test_client_in_the_book_of_another_is_reported(run: Path, moved: bool) -> None:
+    """Its seed and samples are looked for where its label says."""
+    with contextlib.closing(sqlite3.connect(run / BOOK, isolation_level=None)) as connection:
+        connection.execute("ATTACH ? AS other", (str(run / BOOK_OF[3]),))
+        for table in ("clients", "samples"):
+            connection.execute(f"INSERT INTO {table} SELECT * FROM other.{table} WHERE client = 3")
+            if moved:
+                connection.execute(f"DELETE FROM other.{table} WHERE client = 3")
+    for name in (BOOK, BOOK_OF[3]):
+        rehash(run, name)
+        reseal(run, name)
+    expected = f"{run / BOOK} is damaged: client 3 belongs into another file"
+    assert complaints(run)[BOOK] == expected
+    verify = opened(run, plan=None, seed=None).verify
+    if moved:
+        assert expected in verify().problems
+    else:
+        with pytest.raises(FedForgetError):
+            verify()
+
+
+@pytest.mark.parametrize("sealed", [True, False])
+def test_log_beside_a_book_is_refused_where_the_book_is_read(run: Path, sealed: bool) -> None:
+    """Books have none; SQLite would read from it what the seal does not cover."""
+    log = run / f"{BOOK}-wal"
+    if not sealed:
+        alter(run, "record.db", "DELETE FROM seals")
+    log.touch()
+    with run_directory.reading(run) as found:
+        assert len(found.clients.samples(2))
+    log.write_bytes(bytes(32))
+    assert reading_of(run, 2) == f"{log} is not a file of a run"
+    assert complaints(run)[BOOK] == f"{log} is not a file of a run"
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM first_uses WHERE client = 2",
+        "UPDATE witnesses SET witness = zeroblob(16)",
+        "UPDATE content SET digest = zeroblob(32)",
+    ],
+)
+def test_digest_that_is_not_that_of_the_notes_is_reported(run: Path, sql: str) -> None:
+    alter(run, "uses.db", sql)
+    reseal(run)
+    assert complaints(run) == {"uses.db": f"{run / 'uses.db'} is damaged: its digest is not that of its content"}
+    assert not opened(run, plan=None, seed=None).verify().ok
+
+
+@pytest.mark.parametrize("sql", ["first_uses VALUES ('gone', 1, 1)", "witnesses VALUES ('gone', 1, zeroblob(16))"])
+def test_notes_about_a_client_outside_the_roster_are_reported(run: Path, sql: str) -> None:
+    alter(run, "uses.db", f"INSERT INTO {sql}")
+    alter(run, "uses.db", "DELETE FROM content")
+    reseal(run)
+    assert "notes about a client that is not in the roster" in complaints(run)["uses.db"]
+
+
 # ------------------------------------------------------------------------------------------------------ rows and tables
 
 
@@ -144,11 +315,13 @@ def validated(run: Path, name: str) -> None:
     with contextlib.closing(database(run, name)) as found:
         if name == "server.db":
             validate_server(found, PLAN)
+        elif name in BOOKS:
+            validate_book(found, BOOKS.index(name))
         else:
-            {"clients.db": validate_clients, "record.db": validate_record}[name](found)
+            validate_record(found)
 
 
-@pytest.mark.parametrize("name", SCHEMAS)
+@pytest.mark.parametrize("name", [SERVER, RECORD, *BOOKS])
 def test_rows_of_a_whole_run_are_valid(run: Path, name: str) -> None:
     validated(run, name)
 
@@ -158,13 +331,16 @@ def test_rows_of_a_whole_run_are_valid(run: Path, name: str) -> None:
     [
         *(
             ("server.db", f"DELETE FROM server WHERE key = '{key}'", f"{key} is")
-            for key in ("seed", "nonce", "seed_origin", "plan_digest", "rounds_done")
+            for key in ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done")
         ),
         ("server.db", f"UPDATE server SET value = {PLAN.rounds + 1} WHERE key = 'rounds_done'", "rounds_done"),
         ("server.db", "DELETE FROM rounds WHERE round = 2", "the number of its models"),
         ("server.db", f"UPDATE rounds SET round = 99 WHERE round = {PLAN.rounds}", "the model of its last round"),
-        ("clients.db", "DELETE FROM clients WHERE client = 1", "the samples of a client"),
-        ("clients.db", "DELETE FROM samples WHERE client = 1", "the samples of a client"),
+        (BOOK, "DELETE FROM clients WHERE client = 2", "the samples of a client"),
+        (BOOK, "DELETE FROM samples WHERE client = 2", "the samples of a client"),
+        (BOOK, "DELETE FROM part", "its number"),
+        (BOOK, f"UPDATE part SET number = {(BOOKS.index(BOOK) + 1) % 16}", "its number"),
+        (BOOK, f"INSERT INTO part VALUES ({(BOOKS.index(BOOK) + 1) % 16}, zeroblob(32))", "its number"),
         ("record.db", "DELETE FROM record WHERE key = 'key'", "key is"),
         ("record.db", "DELETE FROM record WHERE key = 'tainted'", "tainted is"),
         ("record.db", "DELETE FROM events", "the trail of events"),
@@ -190,7 +366,7 @@ def test_row_that_cannot_be_right_is_named(run: Path, name: str, sql: str, what:
 def crashed_between(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run that was killed after a round's first uses were noted, and before the round was committed."""
     run = opened(tmp_path / "run")
-    copied_after(monkeypatch, ClientStore, "_note", run.path, tmp_path / "crashed", call=3)
+    copied_after(monkeypatch, Uses, "_note", run.path, tmp_path / "crashed", call=3)
     run.train()
     return tmp_path / "crashed"
 

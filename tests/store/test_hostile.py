@@ -21,8 +21,9 @@ from fedforget.requests.inbox import Inbox
 from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
 from fedforget.requests.lifecycle import Submission
 from fedforget.store import run_directory
+from fedforget.store.names import BOOKS, SERVER, USES
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
-from tests.store.hostile import KINDS, Case, altered, cases, mutated
+from tests.store.hostile import BOOK, KINDS, READ, Case, altered, cases, mutated
 from tests.tally import exhaustive, tally
 
 CASES = cases()
@@ -76,7 +77,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         with opened.record.book.transaction():
             opened.record.batches.enter(intent, BatchFacts())
         opened.server.begin(intent.batch_id)
-        opened.clients.database.run("UPDATE samples SET content = content")
+        opened.clients.database.run("UPDATE first_uses SET step = step")
         shutil.copytree(root / "working", root / "crashed")
     with zygote_in(root) as zygote:
         yield Runs(zygote, run, root / "crashed", root / "receipt.json", root / "key.pem")
@@ -99,7 +100,7 @@ def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path,
 def working(run: Path) -> dict[str, tuple[str | Path, ...]]:
     return {
         "train": ("train", run, "--federation", "inline"),
-        "forget": ("forget", run, "--client", "4", "--federation", "inline"),
+        "forget": ("forget", run, "--client", str(READ), "--federation", "inline"),
         "pending": ("run-pending", run, "--all", "--federation", "inline"),
         "rebuild": ("doctor", run, "--rebuild", "--federation", "inline"),
         "show": ("receipt", "show", run, "r-other"),
@@ -123,7 +124,7 @@ def require_clear(result: Result, what: str) -> None:
     assert "Traceback" not in result.err, what
     assert all(each.isprintable() or each == "\n" for each in result.out + result.err), f"{what}: {result!r}"
     if result.code:
-        assert "error: " in result.err, f"{what}: {result}"
+        assert "error: " in result.err or '"error": ' in result.err, f"{what}: {result}"
 
 
 class Attack:
@@ -138,9 +139,13 @@ class Attack:
         case.make(self.run, self.outside)
 
     def look(self, *names: str) -> None:
+        """None of these commands has an effect. One of them refuses, or else ``verify`` does."""
         before, outside, codes = seen(self.run), seen(self.outside), dict[str, int]()
-        for name, command in looking(self.run, self.runs, self.outside).items():
-            if name in names and not (self.case.long and name in TRAINING):
+        commands = looking(self.run, self.runs, self.outside)
+        for name in (*(name for name in commands if name in names), "verify"):
+            again = name in codes or (any(codes.values()) and name not in names)
+            if not again and not (self.case.long and name in TRAINING):
+                command = commands[name]
                 result = self.runs.zygote.run(*command, memory=MEMORY)
                 require_clear(result, f"{self.case.name}, {name}")
                 assert seen(self.outside) == outside, f"{self.case.name}, {name}: an effect outside"
@@ -194,7 +199,68 @@ def alone(runs: Runs, tmp_path: Path, name: str) -> Attack:
     return Attack(next(case for case in CASES if case.name == name), runs, tmp_path)
 
 
-@pytest.mark.parametrize("name", ["server.db", "clients.db", "record.db"])
+ONLY_WHOLE = (  # what only those notice who compute the roots of the whole book
+    "rows root of another book", "rows client of another book", "rows many clients of another book",
+)  # fmt: skip
+OF_THE_BOOK = [
+    case
+    for case in CASES
+    if (f" {BOOK}" in case.name and not case.crashed and not case.harmless) or "another book" in case.name
+]
+
+
+@pytest.mark.parametrize("case", OF_THE_BOOK if exhaustive() else OF_THE_BOOK[::5], ids=lambda case: case.name)
+def test_hostile_book_is_named_by_the_doctor_and_refused_to_those_who_read_it(
+    runs: Runs, tmp_path: Path, case: Case
+) -> None:
+    """Nothing of the function has changed then."""
+    attack = Attack(case, runs, tmp_path)
+    result = runs.zygote.run("doctor", attack.run, "--json", memory=MEMORY)
+    require_clear(result, case.name)
+    assert result.code == 1, result
+    told = {check["name"]: check["ok"] for check in json.loads(result.out)["checks"]}
+    assert not told[BOOK], told
+    before = function_of(attack.run)
+    for command in (("clients", attack.run), working(attack.run)["pending"]):
+        result = runs.zygote.run(*command, "--json", memory=MEMORY)
+        require_clear(result, case.name)
+        if case.name not in ONLY_WHOLE:
+            assert result.code in (6, 17, 18), result
+            assert BOOK in result.error["message"] or "FedForget 0.2" in result.error["message"]
+            assert function_of(attack.run) == before
+
+
+def function_of(run: Path) -> dict[str, tuple[object, ...]]:
+    names = {str(run / name) for name in ("plan.toml", SERVER, USES, *BOOKS)}
+    return {name: known for name, known in seen(run).items() if name in names or Path(name).parent == run / "models"}
+
+
+@pytest.mark.parametrize("kind", ["cut", "head", "noise", "empty"])
+def test_command_that_reads_no_hostile_book_goes_on_and_leaves_it_as_it_is(
+    runs: Runs, tmp_path: Path, kind: str
+) -> None:
+    attack = alone(runs, tmp_path, f"file {BOOK} {kind}")
+    before = seen(attack.run)[str(attack.run / BOOK)]
+    for command in (
+        ("state", attack.run),
+        ("export", attack.run, tmp_path / "model.pt"),
+        ("forget", attack.run, "--client", "0", "--defer"),
+        ("policy", attack.run, "batch", "--window", "5"),
+    ):
+        assert (result := runs.zygote.run(*command, memory=MEMORY)).code == 0, result
+    assert seen(attack.run)[str(attack.run / BOOK)] == before
+    assert BOOK in runs.zygote.run("doctor", attack.run, memory=MEMORY).out
+
+
+@pytest.mark.parametrize("command", ["clients", "verify"])
+def test_book_of_holes_is_refused_to_those_who_read_it(runs: Runs, tmp_path: Path, command: str) -> None:
+    attack = alone(runs, tmp_path, f"holes {BOOK}")
+    result = runs.zygote.run(command, attack.run, "--json", memory=MEMORY)
+    assert result.code == 6, result
+    assert f"{BOOK} is mostly holes" in result.error["message"]
+
+
+@pytest.mark.parametrize("name", ["server.db", "uses.db", "record.db"])
 @pytest.mark.parametrize("after", ["", " and its log"])
 def test_status_refuses_a_database_of_holes(runs: Runs, tmp_path: Path, name: str, after: str) -> None:
     attack = alone(runs, tmp_path, f"holes {name}{after}")
