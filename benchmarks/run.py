@@ -38,6 +38,7 @@ BENCHMARKS = (
     "growth",
     "memory",
     "forgetting",
+    "requests",
     "draws",
     "first_use",
     "laws",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import array
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -71,10 +72,13 @@ class ClientData:
 
     def content(self, identifier: Id) -> bytes:
         """Return a digest of a sample's x and y: type, shape and bytes."""
-        hasher = hashlib.blake2b(digest_size=CONTENT_BYTES, person=b"fedforget/sample")
-        for part in self.sample(identifier):
-            hasher.update(f"{part.dtype.str}{part.shape};".encode() + part.tobytes())
-        return hasher.digest()
+        parts = [_header(part.dtype, part.shape) + part.tobytes() for part in self.sample(identifier)]
+        return hashlib.blake2b(b"".join(parts), digest_size=CONTENT_BYTES, person=b"fedforget/sample").digest()
+
+
+@lru_cache(maxsize=1024)  # ragged data have many shapes
+def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    return f"{dtype.str}{shape};".encode()
 
 
 class FederatedData:
@@ -173,7 +177,7 @@ def _array(value: Any, part: str, of: Callable[[], str]) -> Array:
 
 
 def _array_of_numbers(value: Any) -> Array:
-    if unsupported := _unsupported_type(value):
+    if not isinstance(value, np.ndarray | np.generic) and (unsupported := _unsupported_type(value)):
         raise TypeError(f"a {unsupported} is neither a number nor an array")
     made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor that requires gradients
     if made.dtype not in _TYPES:
