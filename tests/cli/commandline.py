@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedforget.cli import main
+from fedforget.store import run_directory
 from fedforget.store.names import BOOKS, SERVER, USES
 
 WORLD = ("--clients", "6", "--clients-per-round", "2", "--batch-size", "3", "--local-steps", "2", "--seed", "7")
@@ -119,6 +120,19 @@ def everything_of(run: Path) -> dict[str, bytes]:
 def samples_of(run: Path, client: int) -> list[int]:
     ids: list[int] = good_json("clients", run, "--client", str(client))["ids"]
     return ids
+
+
+def book_of(run: Path, client: int) -> str:
+    """The name of the file that holds a client's book. The run must be whole."""
+    with run_directory.reading(run, only_idle=False) as found:
+        return found.clients.books.path_of(client).name
+
+
+def empty_book(run: Path) -> str:
+    """The name of a file that holds no client's book. The run must be whole."""
+    with run_directory.reading(run, only_idle=False) as found:
+        books = found.clients.books
+        return next(name for name in BOOKS if name not in {books.path_of(client).name for client in books.clients()})
 
 
 def requests_file(path: Path, requests: Sequence[tuple[int, int | None]]) -> Path:

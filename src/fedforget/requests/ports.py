@@ -104,6 +104,9 @@ class Work(Protocol):
     def check_state(self, rewind_to: int) -> None:
         """Refuse a state that cannot be read. Changes nothing."""
 
+    def check_books(self, decision: Decision | None = None) -> None:
+        """Refuse if a client's book that a decision needs cannot be read; None: all, for rounds. Changes nothing."""
+
     def pledge(self, decision: Decision) -> Pledge | None:
         """Return a digest that shows after a crash whether the same learner continues; None if witnesses show it."""
 

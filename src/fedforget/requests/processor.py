@@ -131,6 +131,7 @@ class Processor:
 
     def learn(self, goal: int, *, stop_on_arrival: bool = False) -> None:
         """Learn up to a round."""
+        self.work.check_books()
         self.work.check_learner(self.server.memory.rounds_done)
         self.work.begin_rounds()
         with self.work.learning(goal) as on_round:
@@ -221,6 +222,7 @@ class _BatchJournal:
         processor, work = self.processor, self.processor.work
         decision = self._with_covered(decision)
         named, pledge = self._as_carried_out(decision), None
+        work.check_books(named)
         if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
             work.check_learner(named.rewind_to, (*named.requests, *(Request(new.client) for new in named.joining)))
             work.check_state(named.rewind_to)

@@ -14,6 +14,7 @@ from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.processor import Processor
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
+from fedforget.store.books import PARTS
 from fedforget.store.commitments import commitments_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -46,6 +47,15 @@ class RunWork:
 
     def check_state(self, rewind_to: int) -> None:
         self.run.server.load(self.run.server.kept_at_or_before(rewind_to))
+
+    def check_books(self, decision: Decision | None = None) -> None:
+        books, numbers = self.run.clients.books, set(range(PARTS))
+        if decision is not None and decision.rewind_to == decision.goal and decision.new_seeds is None:
+            clients = {*decision.leaving, *(target.client for target in decision.requests)}
+            clients |= {new.client for new in decision.joining}
+            numbers = {books.part_of(client) for client in clients}
+        for number in numbers:
+            books.part(number)  # raises if it is damaged
 
     def pledge(self, decision: Decision) -> Pledge | None:
         from fedforget.session.pledge import make_pledge  # noqa: PLC0415 (torch)

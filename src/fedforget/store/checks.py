@@ -20,14 +20,14 @@ from fedforget.disk.files import digest, new_hasher
 from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import require
 from fedforget.errors import CommitsLost, RunDamaged, shown
-from fedforget.store import crash_check, plan_file, record, server_store, uses
+from fedforget.store import books, crash_check, plan_file, record, server_store, uses
 from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import BOOKS, MODELS, RECORD, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.row_checks import validate_record, validate_server
+from fedforget.store.row_checks import validate_book, validate_record, validate_server
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
@@ -123,9 +123,10 @@ class Parts:
             raise RunDamaged(f"{path} is damaged: its seals are not those of a run", hint=_BACKUP)
         if trail.seals.content_digest() != seals[OWN_SEAL]:
             raise self._not_as_sealed(RECORD)
-        if not any(self._is_as_sealed(name, seals) for name in (SERVER, USES)):
+        others = (name for name in (USES, *BOOKS) if not self._is_as_sealed(name, seals))
+        if not self._is_as_sealed(SERVER, seals) and (other := next(others, None)):
             raise RunDamaged(
-                f"{path} does not fit {SERVER} and {USES}: it is damaged, or of another time or run, "
+                f"{path} does not fit {SERVER} and {other}: it is damaged, or of another time or run, "
                 "or both of them are",
                 hint=_BACKUP,
             )
@@ -152,9 +153,9 @@ class Parts:
         notes = Uses(self._sealed_database(USES, uses.SCHEMA))
         if self.server is not None:
             roots = self.record.seals.roots() if self.record is not None and self.sealed else {}
-            books = Books(self.path, self.server.tree_key, self._require_as_sealed, roots)
-            self._opened.callback(books.close)
-            self.clients = ClientStore(books, notes)
+            found = Books(self.path, self.server.tree_key, self._require_as_sealed, roots)
+            self._opened.callback(found.close)
+            self.clients = ClientStore(found, notes)
         if every_book:
             notes.require_digest()
             if self.server is not None:
@@ -164,8 +165,11 @@ class Parts:
     def _find_book(self, name: str, *, opening: bool) -> str:
         if Door(self.path).status(name) is None:
             raise RunDamaged(f"{self.path / name} is missing", hint=_BACKUP)
+        number = BOOKS.index(name)
         if opening and self.clients is not None:
-            self.clients.books.require_tree(BOOKS.index(name))
+            self.clients.books.require_tree(number)
+        elif opening:  # the key of the tree is not known
+            validate_book(self._sealed_database(name, books.SCHEMA), number)
         return self._size(name)
 
     def sealed_books(self) -> dict[str, str]:
