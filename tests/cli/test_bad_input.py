@@ -14,10 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedforget.algorithm.ports import RemoveOrder
+from fedforget.store import run_directory
+from fedforget.store.books import Books
+from fedforget.store.plan_file import FORMAT
 from tests.cli.commandline import (
     PLAN,
     ROUNDS,
     WORLD,
+    book_of,
     call,
     copy,
     everything_of,
@@ -395,7 +400,14 @@ def slowly(*values: Any) -> list[Any]:
     ]
 
 
-FILES = ["plan.toml", "server.db", "clients.db", "record.db"]
+BOOK = "clients-?.db"  # the one that holds client 2
+DATABASES = ["server.db", "uses.db", BOOK, "record.db"]
+FILES = ["plan.toml", *DATABASES]
+
+
+def file_in(run: Path, file: str) -> str:
+    """The name of a file in a run that is whole."""
+    return book_of(run, 2) if file == BOOK else file
 
 
 def model_file(run: Path) -> Path:
@@ -425,13 +437,16 @@ def damage(path: Path, how: str) -> None:
 )
 @pytest.mark.parametrize("name", FILES)
 def test_a_damaged_file_is_named_and_nothing_is_touched(trained: Path, name: str, how: str) -> None:
+    name = file_in(trained, name)
     damage(trained / name, how)
     before = everything_of(trained)
-    for command in (("status",), ("train",), ("forget", "--client", "1")):
+    for command in (("status",), ("train",), ("forget", "--client", "2")):
         error = refused(6, "run-damaged", command[0], trained, *command[1:])
         assert str(trained / name) in error["message"]
     assert everything_of(trained) == before
-    assert call("doctor", trained, "--json").code == 1
+    doctor = call("doctor", trained, "--json")
+    assert doctor.code == 1
+    assert str(trained / name) in doctor.error["message"]
 
 
 @pytest.mark.parametrize("how", ["deleted", "empty", "truncated", "one byte short", "zeroed", "flipped"])
@@ -495,40 +510,64 @@ def test_failed_verify_reports_on_stderr_and_exits_with_1(trained: Path) -> None
 def alter(run: Path, file: str, sql: str) -> None:
     """Change a database, and open it as after a crash: without the seals, which would refuse it at once."""
     for name, statement in ((file, sql), ("record.db", "DELETE FROM seals")):
-        database = sqlite3.connect(run / name)
-        database.execute("PRAGMA ignore_check_constraints=ON")
-        with database:
+        with not_strict(run / name), contextlib.closing(sqlite3.connect(run / name)) as database, database:
+            database.execute("PRAGMA ignore_check_constraints=ON")
             database.execute(statement)
-        database.close()
 
 
-@pytest.mark.parametrize("file", ["server.db", "clients.db", "record.db"])
+@contextlib.contextmanager
+def not_strict(path: Path) -> Iterator[None]:
+    """Let values of any type into the tables of a database."""
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema=ON")
+        tables = database.execute("SELECT sql, name FROM sqlite_schema WHERE sql LIKE '%) STRICT%'").fetchall()
+        for text, name in tables:
+            loose = text.replace(") STRICT, ", ") ").removesuffix(" STRICT")
+            database.execute("UPDATE sqlite_schema SET sql = ? WHERE name = ?", (loose, name))
+    yield
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        database.execute("PRAGMA writable_schema=ON")
+        database.executemany("UPDATE sqlite_schema SET sql = ? WHERE name = ?", tables)
+
+
+@pytest.mark.parametrize("file", DATABASES)
 def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> None:
     statements = {
         "server.db": "UPDATE roster SET first_round = 5 WHERE first_round = 1",
-        "clients.db": "UPDATE samples SET first_step = 1 WHERE first_step = 2",
+        "uses.db": "UPDATE first_uses SET step = 1 WHERE step = 2",
+        BOOK: "UPDATE samples SET content = zeroblob(16) WHERE client = 2",
         "record.db": "UPDATE events SET time = '2020-01-01' WHERE sequence = 1",
     }
-    database = sqlite3.connect(trained / file)
+    name, digest = file_in(trained, file), good_json("state", trained)
+    database = sqlite3.connect(trained / name)
     with database:
-        database.execute(statements[file])
+        assert database.execute(statements[file]).rowcount
     database.close()
     before = everything_of(trained)
-    for command in (("status",), ("train",), ("verify",), ("state",), ("forget", "--client", "1")):
+    for command in (("status",), ("train",), ("verify",), ("state",), ("forget", "--client", "2")):
+        if (command[0], file) == ("state", BOOK):  # its root is in the seals, so no book is read
+            assert good_json("state", trained) == digest
+            continue
         error = refused(6, "run-damaged", command[0], trained, *command[1:])
-        assert str(trained / file) in error["message"]
+        assert str(trained / name) in error["message"]
     assert everything_of(trained) == before
 
 
 @pytest.mark.parametrize(
     ("file", "sql", "broken"),
     [
-        ("clients.db", "UPDATE clients SET seed = zeroblob(32) WHERE client = 2", "seeds_ok"),
+        (BOOK, "UPDATE clients SET seed = zeroblob(32) WHERE client = 2", "seeds_ok"),
         ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "seeds_ok"),
         ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 2", "seeds_ok"),
-        ("clients.db", "UPDATE samples SET content = zeroblob(16) WHERE client = 2", "data_ok"),
-        ("clients.db", "UPDATE samples SET first_step = 1 WHERE first_step = 2", "draws_ok"),
-        ("clients.db", "DELETE FROM samples WHERE first_step = 1", "bitwise_equal"),
+        (BOOK, "UPDATE samples SET content = zeroblob(16) WHERE client = 2", "data_ok"),
+        (BOOK, "UPDATE clients SET root = zeroblob(32) WHERE client = 2", "data_ok"),
+        (BOOK, "UPDATE part SET root = zeroblob(32)", "data_ok"),
+        (BOOK, "DELETE FROM samples WHERE " + FIRST_OF_2, "data_ok"),
+        ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'tree_key'", "data_ok"),
+        ("uses.db", "UPDATE first_uses SET step = 1 WHERE step = 2", "draws_ok"),
+        ("uses.db", "DELETE FROM first_uses WHERE step = 1", "draws_ok"),
+        ("uses.db", "UPDATE content SET digest = zeroblob(32)", "draws_ok"),
+        ("uses.db", "UPDATE witnesses SET witness = zeroblob(16)", "witnesses_ok"),
         ("server.db", "UPDATE roster SET first_round = 5 WHERE first_round = 1", "draws_ok"),
         ("server.db", "UPDATE rounds SET model = (SELECT model FROM rounds WHERE round = 1) WHERE round = 2",
          "bitwise_equal"),
@@ -539,11 +578,31 @@ def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> 
     ],
 )  # fmt: skip
 def test_verify_fails_on_altered_database(trained: Path, file: str, sql: str, broken: str) -> None:
-    alter(trained, file, sql)
+    alter(trained, file_in(trained, file), sql)
     result = call("verify", trained, "--json")
     assert result.code == 1, result
     assert result.json["ok"] is result.json[broken] is False
     assert result.error["message"]
+
+
+def test_verify_fails_if_a_book_never_had_a_used_sample(trained: Path) -> None:
+    """The roots in the book fit its content: only the replay shows that the models are those with the sample."""
+    with run_directory.reading(trained) as found:
+        client = next(iter(found.server.first_rounds()))
+        used = next(iter(found.clients.first_steps(client)))
+        key, place = found.server.tree_key, found.clients.books.path_of(client)
+    alter(trained, "uses.db", f"DELETE FROM first_uses WHERE client = {client} AND sample = {used}")
+    alter(trained, "uses.db", "DELETE FROM content")
+    before = place.read_bytes()
+    books = Books(trained, key)
+    books.remove([RemoveOrder(client, (used,))])
+    books.close()
+    assert place.read_bytes() != before
+    result = call("verify", trained, "--json")
+    assert result.code == 1, result
+    assert (result.json["seeds_ok"], result.json["data_ok"], result.json["models_ok"]) == (True, True, True)
+    assert result.json["rounds_replayed"] == ROUNDS
+    assert result.json["ok"] is result.json["bitwise_equal"] is False
 
 
 GARBAGE = [
@@ -551,10 +610,12 @@ GARBAGE = [
     ("server.db", "DELETE FROM server WHERE key = 'seed'"),
     ("server.db", "UPDATE roster SET client = 1.5 WHERE client = 2"),
     ("server.db", "DELETE FROM rounds"),
-    ("clients.db", "DELETE FROM clients WHERE client = 2"),
-    ("clients.db", "UPDATE samples SET sample = 'abc' WHERE " + FIRST_OF_2),
-    ("clients.db", "UPDATE samples SET first_step = 'x' WHERE first_step = 1"),
-    ("clients.db", "DROP TABLE samples"),
+    (BOOK, "DELETE FROM clients WHERE client = 2"),
+    (BOOK, "UPDATE samples SET sample = 'abc' WHERE " + FIRST_OF_2),
+    (BOOK, "DROP TABLE samples"),
+    (BOOK, "DELETE FROM part"),
+    ("uses.db", "UPDATE first_uses SET step = 'x' WHERE step = 1"),
+    ("uses.db", "DROP TABLE first_uses"),
     ("record.db", "INSERT INTO intents VALUES ('b-1', 'accepted', 'nonsense')"),
     ("record.db", "DROP TABLE events"),
     *slowly(
@@ -566,12 +627,27 @@ GARBAGE = [
         ("server.db", "UPDATE roster SET first_round = 'x' WHERE client = 2"),
         ("server.db", "UPDATE rounds SET model = '../../etc/passwd'"),
         ("server.db", "DROP TABLE rounds"),
-        ("clients.db", "UPDATE clients SET client = -5 WHERE client = 2"),
-        ("clients.db", "UPDATE samples SET sample = 99999 WHERE " + FIRST_OF_2),
-        ("clients.db", "UPDATE samples SET sample = 2.5 WHERE " + FIRST_OF_2),
-        ("clients.db", "DELETE FROM samples WHERE client = 2"),
-        ("clients.db", "UPDATE samples SET content = 'x' WHERE client = 2"),
-        ("clients.db", "UPDATE clients SET seed = x'00' WHERE client = 2"),
+        ("server.db", "DELETE FROM server WHERE key = 'tree_key'"),
+        ("server.db", "UPDATE server SET value = 'x' WHERE key = 'tree_key'"),
+        ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'tree_key'"),
+        (BOOK, "UPDATE clients SET client = -5 WHERE client = 2"),
+        (BOOK, "UPDATE samples SET sample = 99999 WHERE " + FIRST_OF_2),
+        (BOOK, "UPDATE samples SET sample = 2.5 WHERE " + FIRST_OF_2),
+        (BOOK, "DELETE FROM samples WHERE client = 2"),
+        (BOOK, "UPDATE samples SET content = 'x' WHERE client = 2"),
+        (BOOK, "UPDATE clients SET seed = x'00' WHERE client = 2"),
+        (BOOK, "UPDATE clients SET root = 'x' WHERE client = 2"),
+        (BOOK, "UPDATE part SET number = 99"),
+        (BOOK, "UPDATE part SET root = 'x'"),
+        (BOOK, "DROP TABLE part"),
+        ("uses.db", "UPDATE first_uses SET client = -5"),
+        ("uses.db", "UPDATE first_uses SET sample = sample + 0.5 WHERE step = 1"),
+        ("uses.db", "UPDATE first_uses SET step = 99999"),
+        ("uses.db", "UPDATE witnesses SET witness = 'x'"),
+        ("uses.db", "UPDATE witnesses SET round = 'x' WHERE round = 1"),
+        ("uses.db", "DELETE FROM witnesses"),
+        ("uses.db", "UPDATE content SET digest = 'x'"),
+        ("uses.db", "DROP TABLE content"),
         ("record.db", "DELETE FROM record"),
         ("record.db", "UPDATE record SET value = 'x' WHERE key = 'key'"),
         ("record.db", "INSERT INTO intents VALUES ('b-1', 'nonsense', '{}')"),
@@ -583,7 +659,7 @@ GARBAGE = [
 @pytest.mark.parametrize(("file", "sql"), GARBAGE)
 def test_no_traceback_whatever_is_in_the_databases(trained: Path, tmp_path: Path, file: str, sql: str) -> None:
     """Damage that SQLite cannot see: every command either works or says in one line what is wrong."""
-    alter(trained, file, sql)
+    alter(trained, file_in(trained, file), sql)
     problems = []
     for arguments in (
         ("status", trained), ("clients", trained), ("clients", trained, "--client", "2"), ("state", trained),
@@ -600,8 +676,9 @@ def test_no_traceback_whatever_is_in_the_databases(trained: Path, tmp_path: Path
     assert problems == []
 
 
-@pytest.mark.parametrize("file", ["server.db", "clients.db", "record.db", "plan.toml"])
+@pytest.mark.parametrize("file", [*DATABASES, "plan.toml"])
 def test_no_traceback_whatever_byte_is_flipped(trained: Path, tmp_path: Path, file: str) -> None:
+    file = file_in(trained, file)
     data, problems = (trained / file).read_bytes(), []
     chance = np.random.default_rng(5)
     for number in range(4):
@@ -626,8 +703,9 @@ def test_no_traceback_whatever_byte_is_flipped(trained: Path, tmp_path: Path, fi
 # Newer versions
 
 
-@pytest.mark.parametrize("name", ["server.db", "clients.db", "record.db"])
+@pytest.mark.parametrize("name", DATABASES)
 def test_a_database_of_a_newer_version(trained: Path, name: str) -> None:
+    name = file_in(trained, name)
     alter(trained, name, "PRAGMA user_version = 99")
     before = everything_of(trained)
     for command in ("status", "train", "verify", "state"):
@@ -639,16 +717,17 @@ def test_a_database_of_a_newer_version(trained: Path, name: str) -> None:
 
 def test_a_plan_of_a_newer_version(trained: Path) -> None:
     plan = trained / "plan.toml"
-    plan.write_text(plan.read_text().replace("format = 2", "format = 99"))
+    plan.write_text(plan.read_text().replace(f"format = {FORMAT}", "format = 99"))
     for command in ("status", "train", "verify"):
         error = refused(7, "run-too-new", command, trained)
         assert "upgrade" in error["hint"]
     assert str(trained) in refused(7, "run-too-new", "state", trained)["message"]
 
 
-def test_a_run_made_by_an_earlier_version(trained: Path) -> None:
+@pytest.mark.parametrize("earlier", range(1, FORMAT))
+def test_a_run_made_by_an_earlier_version(trained: Path, earlier: int) -> None:
     plan = trained / "plan.toml"
-    plan.write_text(plan.read_text().replace("format = 2", "format = 1"))
+    plan.write_text(plan.read_text().replace(f"format = {FORMAT}", f"format = {earlier}"))
     for command in ("status", "train", "verify", "state"):
         error = refused(18, "run-too-old", command, trained)
         assert error["message"] == f"{trained} was made by FedForget 0.2: make it anew"

@@ -26,11 +26,14 @@ from fedforget.disk.lock import RunLock
 from fedforget.errors import RunBusy
 from fedforget.health.repair import rebuild
 from fedforget.store import run_directory
+from fedforget.store.names import BOOKS
 from tests.cli.commandline import (
     WORLD,
     Result,
+    book_of,
     call,
     copy,
+    empty_book,
     everything_of,
     function_of,
     good,
@@ -45,10 +48,14 @@ pytestmark = pytest.mark.slow  # a minute of it in all
 
 ROUNDS = 3
 GONE, NEXT = 3, 0  # the client that was forgotten, and the one that will be: first drawn in the last round
-FILES = ("plan.toml", "server.db", "clients.db", "record.db", "receipt-key.pem", "receipt-key.pub.pem")
+OWN_BOOK, ANOTHER_BOOK, EMPTY_BOOK = "book of client 0", "book of client 2", "book without clients"
+CLIENT_BOOKS = (OWN_BOOK, ANOTHER_BOOK, EMPTY_BOOK)  # what forgetting NEXT changes; what is listed; what has no content
+DATABASES = ("server.db", "uses.db", *CLIENT_BOOKS, "record.db")
+FILES = ("plan.toml", *DATABASES, "receipt-key.pem", "receipt-key.pub.pem")
 MODELS = tuple(f"model of round {round_}" for round_ in range(ROUNDS + 1))
 START = MODELS[ROUNDS - 1]  # where forgetting NEXT begins
 INLINE = ("--federation", "inline")
+READ_NO_BOOK = ("state", "export", "receipt")  # their roots are in the seals
 DOCUMENTED = range(1, 14)
 REGIONS = 12
 CUTS = ("cut to 0", "cut to 1", "cut to half", "cut by 1")
@@ -62,13 +69,21 @@ class Truth:
     run: Path
     request: str
     models: dict[int, str]
+    books: dict[str, str]
     answers: dict[str, Any]
     exported: bytes
     forgot: dict[str, bytes]
 
     def place_of(self, what: str) -> str:
-        """Of a file in the run; models are called by their rounds."""
-        return what if what in FILES else f"models/{self.models[int(what.rpartition(' ')[2])]}.safetensors"
+        """Of a file in the run; models are called by their rounds, books by their clients."""
+        if what.startswith("model of round"):
+            return f"models/{self.models[int(what.rpartition(' ')[2])]}.safetensors"
+        return self.books.get(what, what)
+
+    def reads(self, command: str, what: str) -> bool:
+        """Whether a command that looks must read this book. ``forget`` reads all, since it recomputes rounds here."""
+        listed = self.books[what] == self.books[ANOTHER_BOOK] if command == "samples" else command not in READ_NO_BOOK
+        return what in self.books and listed
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -95,7 +110,13 @@ def truth() -> Iterator[Truth]:
         with run_directory.reading(run) as parts:
             models = parts.server.kept()
             assert parts.server.first_round(NEXT) == ROUNDS
-        yield Truth(run, receipt["id"], models, answers, exported.read_bytes(), function_of(directory / "forgot"))
+        books = {f"book of client {client}": book_of(run, client) for client in (NEXT, 2)}
+        books[EMPTY_BOOK] = empty_book(run)
+        assert len(set(books.values())) == len(CLIENT_BOOKS)
+        assert set(books) == set(CLIENT_BOOKS)
+        yield Truth(
+            run, receipt["id"], models, books, answers, exported.read_bytes(), function_of(directory / "forgot")
+        )
 
 
 @pytest.fixture
@@ -153,28 +174,37 @@ def mistakes(truth: Truth, what: str, hows: list[str], mask: int) -> list[str]:
             wrong = [f"{what} {how}: {mistake}" for mistake in mistakes_about(truth, run, what)]
         found += wrong
         if not wrong:
-            tally(f"damage/{'models' if what.startswith('model') else what}")
+            tally(f"damage/{'models' if what in MODELS else 'clients-*.db' if what in CLIENT_BOOKS else what}")
     return found
 
 
 def mistakes_about(truth: Truth, run: Path, what: str) -> Iterator[str]:
     damaged, before = truth.place_of(what), everything_of(run)
+    missing = damaged not in before
     yield from _of_doctor(truth, run, damaged)
     exported = run.parent / "model.safetensors"
     for name, command in looking(run, truth.request, exported).items():
-        yield from _of_answer(truth, name, call(*command, "--json"), damaged)
+        result = call(*command, "--json")
+        yield from _of_answer(truth, name, result, damaged)
+        if what in CLIENT_BOOKS and (result.code != 0) != (truth.reads(name, what) or missing):
+            yield f"{name}: exit {result.code}, although it {'reads' if result.code == 0 else 'need not read'} the book"
     if exported.exists() and exported.read_bytes() != truth.exported:
         yield "export: a wrong model"
     after = everything_of(run)
     healed = damaged == "receipt-key.pub.pem" and after == everything_of(truth.run)  # it derives from the other half
     if after != before and not healed:
         yield "looking has changed the run"
-    yield from _of_answer(truth, "train", call("train", run, *INLINE, "--json"), damaged)
+    result = call("train", run, *INLINE, "--json")
+    yield from _of_answer(truth, "train", result, damaged)
+    if what in CLIENT_BOOKS and result.code == 0:
+        yield "train: does not read the book"
     result = call("forget", run, *INLINE, "--client", str(NEXT), "--json")
     if result.code:
         yield from _of_answer(truth, "forget", result, damaged)
         if everything_of(run) != before and what != START:  # which is needed after the request is accepted
             yield "forget: changed the run and failed"
+    elif what in CLIENT_BOOKS:
+        yield "forget: recomputes rounds and does not read the book"
     elif differences(function_of(run), truth.forgot) - {damaged}:
         yield "forget: the run is not what the whole one becomes"
 
@@ -224,12 +254,13 @@ def test_damage_anywhere_is_noticed_and_named(truth: Truth, what: str, mask: int
 
 def test_missing_file_is_reported_and_not_created(truth: Truth, run: Path) -> None:
     """Lost is not empty."""
-    for what in ("server.db", "clients.db", "record.db", "plan.toml"):
-        kept = (run / what).read_bytes()
-        (run / what).unlink()
+    for what in (*DATABASES, "plan.toml"):
+        place = run / truth.place_of(what)
+        kept = place.read_bytes()
+        place.unlink()
         assert list(mistakes_about(truth, run, what)) == []
-        assert not (run / what).exists()
-        (run / what).write_bytes(kept)
+        assert not place.exists()
+        place.write_bytes(kept)
 
 
 # Damage that is hard to tell
@@ -254,12 +285,15 @@ def test_record_of_another_time_is_reported_as_mismatch(truth: Truth, run: Path)
         assert f"{run / 'record.db'} does not fit" in refused(6, "run-damaged", *command)["message"]
     bad = bad_checks(run)
     assert "does not fit" in bad["record.db"]["detail"]
-    assert not {"server.db", "clients.db"} & bad.keys()
+    assert not {"server.db", "uses.db", *BOOKS} & bad.keys()
 
 
-def test_missing_database_is_reported_as_missing(run: Path) -> None:
-    (run / "clients.db").unlink()
-    assert refused(6, "run-damaged", "train", run)["message"] == f"{run / 'clients.db'} is missing"
+@pytest.mark.parametrize("what", DATABASES)
+def test_missing_database_is_reported_as_missing(truth: Truth, run: Path, what: str) -> None:
+    place = run / truth.place_of(what)
+    place.unlink()
+    for command in ("train", "status", "state"):
+        assert refused(6, "run-damaged", command, run)["message"] == f"{place} is missing"
 
 
 def test_another_dataset_in_the_plan(truth: Truth, run: Path) -> None:
@@ -282,10 +316,11 @@ def test_a_renamed_column_is_noticed_before_anything_is_done(truth: Truth, run: 
 
 @pytest.mark.parametrize(
     "sealed",
-    ["clients.db", "server.db"],
+    ["uses.db", "server.db", *CLIENT_BOOKS],
 )
 def test_a_damaged_seal_is_damage_of_the_record(truth: Truth, run: Path, sealed: str) -> None:
-    place = (run / "record.db").read_bytes().index(digest((run / sealed).read_bytes()).encode())
+    seal = digest((run / truth.place_of(sealed)).read_bytes())
+    place = (run / "record.db").read_bytes().index(seal.encode())
     damage(run / "record.db", f"flipped at {place}", ONE_BIT)
     assert list(mistakes_about(truth, run, "record.db")) == []
 
@@ -367,7 +402,8 @@ def test_doctor_does_not_report_system_errors_as_damage(
     [
         ("plan.toml", "the plan"),
         ("server.db", "the server's seed and the roster"),
-        ("clients.db", "the clients' seeds and sample ids"),
+        ("uses.db", "the clients' first uses"),
+        *((book, "the clients' seeds and sample ids") for book in CLIENT_BOOKS),
         ("record.db", "the audit trail"),
         ("receipt-key.pem", "still verify with the public key"),
         (MODELS[0], "the initial model"),
@@ -376,7 +412,7 @@ def test_doctor_does_not_report_system_errors_as_damage(
 def test_doctor_names_files_that_cannot_be_rebuilt(truth: Truth, run: Path, what: str, lost: str) -> None:
     (run / truth.place_of(what)).unlink()
     before = everything_of(run)
-    check = bad_checks(run, "--rebuild")[what]
+    check = bad_checks(run, "--rebuild")[what if what in MODELS else truth.place_of(what)]
     assert truth.place_of(what) in check["detail"]
     assert check["rebuildable"] is False
     assert "backup" in check["remedy"]
@@ -401,11 +437,12 @@ def test_doctor_reports_every_damaged_file(truth: Truth, run: Path) -> None:
     """Each damaged file is named, whatever else is damaged."""
     (run / "inbox").mkdir()
     (run / "inbox" / "r-1.json").write_text("{")
-    for what in (*FILES, *MODELS):
-        damage(run / truth.place_of(what), "cut to half")
+    damaged = {*(truth.place_of(what) for what in (*FILES, *MODELS)), *BOOKS}
+    for name in damaged:
+        damage(run / name, "cut to half")
     before = everything_of(run)
     bad = bad_checks(run)
-    assert set(bad) == {*FILES, *(truth.place_of(model) for model in MODELS), "inbox/r-1.json"}
+    assert set(bad) == {*damaged, "inbox/r-1.json"}
     assert not any(check["rebuildable"] for check in bad.values())
     assert "submit the request again" in bad["inbox/r-1.json"]["remedy"]
     assert everything_of(run) == before
@@ -420,13 +457,14 @@ def test_doctor_reports_a_renamed_column(run: Path) -> None:
 @pytest.mark.parametrize(
     ("file", "sql"),
     [
-        ("clients.db", "SELECT seed FROM clients WHERE client = 2"),
+        (ANOTHER_BOOK, "SELECT seed FROM clients WHERE client = 2"),
         ("server.db", "SELECT commitment FROM roster WHERE client = 2"),
         ("server.db", "SELECT value FROM server WHERE key = 'seed'"),
     ],
 )
-def test_doctor_reports_an_altered_seed_after_a_crash(run: Path, file: str, sql: str) -> None:
+def test_doctor_reports_an_altered_seed_after_a_crash(truth: Truth, run: Path, file: str, sql: str) -> None:
     """When there are no seals."""
+    file = truth.place_of(file)
     change(run / "record.db", "DELETE FROM seals")
     with contextlib.closing(sqlite3.connect(run / file)) as database:
         ((value,),) = database.execute(sql)
@@ -442,9 +480,9 @@ def change(database: Path, sql: str) -> None:
         connection.execute(sql)
 
 
-@pytest.mark.parametrize("what", ["server.db", "clients.db", "record.db", "plan.toml"])
+@pytest.mark.parametrize("what", [*DATABASES, "plan.toml"])
 def test_a_model_cannot_be_rebuilt_from_a_damaged_run(truth: Truth, run: Path, what: str) -> None:
-    damage(run / what, "cut to half")
+    damage(run / truth.place_of(what), "cut to half")
     damage(run / truth.place_of(MODELS[2]), "cut to half")
     before = everything_of(run)
     (model,) = (check for name, check in bad_checks(run, "--rebuild").items() if name.startswith("model"))
