@@ -38,10 +38,12 @@ from fedforget.evidence.laws import (
 )
 from fedforget.evidence.worlds import STANDARD
 from fedforget.federation.local import LocalFederation
-from fedforget.store import client_store, server_store
+from fedforget.store import server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 from tests.helpers import HistoryIsTheModel, scratch
 
 WORDS: World = {"a": ("x", "y"), "b": ("x",)}
@@ -270,40 +272,40 @@ def test_draws_from_an_ordinary_stream_are_caught(monkeypatch: pytest.MonkeyPatc
 # -------------------------------------------------------------------------------------------------------------- on disk
 
 
-def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[Server, list[Database]]:
+def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[Server, list[Database | Books]]:
     """The production server and clients, their memories on disk, with the oracle's priorities."""
     (directory / "models").mkdir(parents=True)
     server_db = Database(directory / "server.db", server_store.SCHEMA, create=True)
-    clients_db = Database(directory / "clients.db", client_store.SCHEMA, create=True)
+    uses_db = Database(directory / "uses.db", uses.SCHEMA, create=True)
     seeds, models = SeedSource("law"), ModelFiles(directory / "models")
     ServerStore.create(
         server_db,
         models,
         seed=seeds.server(),
         seed_origin="given",
+        tree_key=seeds.tree_key(),
         plan_digest="0" * 64,
         commitments={who: seeds.client(who).commitment for who in world},
         initial=HistoryIsTheModel.initial(),
     )
-    clients = ClientStore(clients_db)
-    with clients_db.transaction():
-        for who, ids in world.items():
-            clients.add(who, seeds.client(who), ((each, b"content") for each in ids))
+    books = Books(directory, seeds.tree_key())
+    books.create({who: seeds.client(who) for who in world}, lambda who: ((each, b"content") for each in world[who]))
+    clients = ClientStore(books, Uses(uses_db))
     model = HistoryIsTheModel()
     federation = LocalFederation(plan, clients, model, priorities=lambda _: oracle)
-    return Server(plan, oracle, ServerStore(server_db, models, plan), federation, model), [server_db, clients_db]
+    return Server(plan, oracle, ServerStore(server_db, models, plan), federation, model), [server_db, uses_db, books]
 
 
 def law_on_disk(world: World, requests: Sequence[Request], plan: Plan) -> Law:
     def run(oracle: Oracle) -> Any:
         with scratch() as directory:
-            server, databases = on_disk(directory / "run", world, oracle, plan)
+            server, opened = on_disk(directory / "run", world, oracle, plan)
             learn(server, plan.rounds)
             if requests:
                 forget(server, requests)
             rounds = HistoryIsTheModel.decode(server.memory.load(server.memory.rounds_done).model)
-            for database in databases:
-                database.close()
+            for part in opened:
+                part.close()
         return tuple((slots, tuple((who, batches) for who, batches, _ in trained)) for slots, trained in rounds)
 
     return enumerate_orders(run)

@@ -418,7 +418,9 @@ def tamper(run: Run, file: str, sql: str) -> None:
 def test_a_swapped_seed_is_noticed(run: Run) -> None:
     """Also if the commitment was swapped with it, so that the run by itself looks sound."""
     envelope = run.signed_receipt(ids(run)[-1])
-    tamper(run, "clients.db", "UPDATE clients SET seed = zeroblob(32), nonce = zeroblob(32) WHERE client = 2")
+    with run_directory.reading(run.path) as whole:
+        book = whole.clients.books.path_of(2).name
+    tamper(run, book, "UPDATE clients SET seed = zeroblob(32), nonce = zeroblob(32) WHERE client = 2")
     with pytest.raises(RunDamaged, match="seed of client 2"):
         checked(run, envelope)
     commitment = Seed(bytes(32), bytes(32)).commitment.hex()

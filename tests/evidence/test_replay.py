@@ -14,14 +14,17 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Request, Run
-from fedforget.algorithm.ports import State, Trained
+from fedforget.algorithm.ports import RemoveOrder, State, Trained
 from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import TOLERANCE, close
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
+from fedforget.store.books import Books
 
-ANOTHER_STEP = "CASE first_step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
+ANOTHER_STEP = "CASE step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
 ANOTHER_ROUND = "CASE first_round WHEN 1 THEN 2 ELSE 1 END"
+A_USE = "(client, sample) = (SELECT client, sample FROM first_uses LIMIT 1)"
+BOOK = "clients-?.db"  # the one that holds client 3
 FIRST_MODEL = "SELECT model FROM rounds WHERE round = 1"
 PLAN = Plan(2, 3, 2, 5, LocalOptimizer(lr=0.1, momentum=0.5))
 
@@ -55,11 +58,16 @@ def copy(finished: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
+def book_of(path: Path, client: int) -> Path:
+    with run_directory.reading(path) as run:
+        return run.clients.books.path_of(client)
+
+
 def alter(database: Path, sql: str) -> None:
     """Change a database as an attacker would: keep it well-formed, and delete its seals."""
     for file, statement in ((database, sql), (database.with_name("record.db"), "DELETE FROM seals")):
         with closing(sqlite3.connect(file)) as connection, connection:
-            connection.execute(statement)
+            assert connection.execute(statement).rowcount or file != database
 
 
 def test_an_untouched_run_is_ok(copy: Path) -> None:
@@ -76,9 +84,17 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
     [
         ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "seeds_ok"),
         ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 3", "seeds_ok"),
-        ("clients.db", "UPDATE clients SET seed = zeroblob(32) WHERE client = 3", "seeds_ok"),
-        ("clients.db", "UPDATE samples SET content = zeroblob(16) WHERE client = 3 AND sample = 1", "data_ok"),
-        ("clients.db", f"UPDATE samples SET first_step = {ANOTHER_STEP} WHERE client = 3 AND sample = 1", "draws_ok"),
+        (BOOK, "UPDATE clients SET seed = zeroblob(32) WHERE client = 3", "seeds_ok"),
+        (BOOK, "UPDATE samples SET content = zeroblob(16) WHERE client = 3 AND sample = 1", "data_ok"),
+        (BOOK, "DELETE FROM samples WHERE client = 3 AND sample = 1", "data_ok"),
+        (BOOK, "UPDATE clients SET root = zeroblob(32) WHERE client = 3", "data_ok"),
+        (BOOK, "UPDATE part SET root = zeroblob(32)", "data_ok"),
+        ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'tree_key'", "data_ok"),
+        ("uses.db", f"UPDATE first_uses SET step = {ANOTHER_STEP} WHERE {A_USE}", "draws_ok"),
+        ("uses.db", f"DELETE FROM first_uses WHERE {A_USE}", "draws_ok"),
+        ("uses.db", "INSERT INTO first_uses VALUES (99, 1, 1)", "draws_ok"),
+        ("uses.db", "UPDATE content SET digest = zeroblob(32)", "draws_ok"),
+        ("uses.db", "UPDATE witnesses SET witness = zeroblob(16)", "witnesses_ok"),
         ("server.db", f"UPDATE roster SET first_round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
         ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
@@ -95,7 +111,7 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
     ],
 )  # fmt: skip
 def test_an_altered_database_is_found(copy: Path, database: str, sql: str, flag: str) -> None:
-    alter(copy / database, sql)
+    alter(book_of(copy, 3) if database == BOOK else copy / database, sql)
     found = opened(copy).verify()
     assert not found.ok
     assert getattr(found, flag) is False
@@ -109,14 +125,23 @@ def test_a_model_that_the_plan_keeps_and_no_round_names_is_refused(copy: Path) -
 
 
 def test_a_run_that_kept_an_erased_sample_is_found(copy: Path) -> None:
-    """The forbidden outcome: the ids are gone from the books, the models are those with the data."""
+    """The forbidden outcome: the ids are gone from the books, which are well made, the models are those with the data.
+
+    The notes of the sample are gone, too, with a digest that fits.
+    """
     data = samples()
     with run_directory.reading(copy) as run:
-        used = next((c, s) for c in run.server.roster for s in run.clients.first_steps(c))
-    alter(copy / "clients.db", f"DELETE FROM samples WHERE client = {used[0]} AND sample = {used[1]}")
+        client, sample = next((c, s) for c in run.server.roster for s in run.clients.first_steps(c))
+        key = run.server.tree_key
+    books = Books(copy, key)
+    with closing(books):
+        books.remove([RemoveOrder(client, (sample,))])
+    alter(copy / "uses.db", f"DELETE FROM first_uses WHERE client = {client} AND sample = {sample}")
+    alter(copy / "uses.db", "DELETE FROM content")
     found = opened(copy, data).verify()
     assert not found.ok
     assert not found.bitwise_equal
+    assert (found.seeds_ok, found.data_ok, found.models_ok, found.rounds_replayed) == (True, True, True, PLAN.rounds)
 
 
 def test_changed_content_under_the_same_id_is_found(copy: Path) -> None:
