@@ -16,17 +16,18 @@ from fedforget import Request
 from fedforget.disk import wal
 from fedforget.disk.database import Database
 from fedforget.disk.lock import RunLock
-from fedforget.errors import FedForgetError, RunDamaged
+from fedforget.errors import CommitsLost, FedForgetError, RunDamaged
 from fedforget.health.doctor import examine
 from fedforget.requests.batches import Batches
 from fedforget.requests.inbox import Inbox
-from fedforget.store.client_store import ClientStore
+from fedforget.store import run_directory
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
 from tests.tally import exhaustive, tally
 
-DATABASES = ("server.db", "clients.db", "record.db")
+DATABASES = ("server.db", "uses.db", "record.db")
 TARGETS = {"sample": Request(4, 5), "client": Request(3)}
 
 
@@ -162,6 +163,31 @@ def test_damaged_log_is_refused_or_loses_nothing(crashed: Any, tmp_path: Path, n
         tally("damage/write-ahead logs after a crash")
 
 
+@pytest.mark.parametrize("crash", ["removed", "recomputing", "recomputed", "completed"])
+@pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+def test_book_from_before_the_removal_raises_commits_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Request, crash: str
+) -> None:
+    """The receipt would call erased what is there again."""
+    run = opened(tmp_path / "run")
+    run.train()
+    with run_directory.reading(run.path) as found:
+        book = found.clients.books.path_of(target.client).name
+    before = (run.path / book).read_bytes()
+    owner, name, call = CRASHES[crash]
+    copied_after(monkeypatch, owner, name, run.path, tmp_path / "crashed", call)
+    run.forget(target)
+    left = tmp_path / "crashed" / book
+    assert left.read_bytes() != before
+    left.write_bytes(before)
+    again = opened(left.parent, plan=None, seed=None)
+    for _ in range(2):
+        with pytest.raises(CommitsLost, match="it holds data that were removed") as lost:
+            again.train()
+        assert str(left) in lost.value.message
+    assert left.read_bytes() == before
+
+
 @pytest.fixture(scope="module")
 def taken_in(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """A run that was killed when it had taken in what was handed in while it was busy, and acknowledged."""
@@ -246,15 +272,15 @@ def test_lost_first_uses_raise_commits_lost(tmp_path: Path, monkeypatch: pytest.
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ServerStore, "_commit", run.path, tmp_path / "crashed", call=4)
     run.train()
-    lost = tmp_path / "crashed" / "clients.db-wal"
+    lost = tmp_path / "crashed" / "uses.db-wal"
     for start in list(frames(lost)):
         shutil.copytree(tmp_path / "crashed", tmp_path / "copy")
-        cut = tmp_path / "copy" / "clients.db-wal"
+        cut = tmp_path / "copy" / "uses.db-wal"
         cut.write_bytes(cut.read_bytes()[:start])
         again = opened(tmp_path / "copy", plan=None, seed=None)
-        with pytest.raises(RunDamaged, match=r"clients\.db has lost commits"):
+        with pytest.raises(RunDamaged, match=r"uses\.db has lost commits"):
             again.forget(Request(4, next(iter(DATA[4]))))
-        with pytest.raises(RunDamaged, match=r"clients\.db has lost commits"):
+        with pytest.raises(RunDamaged, match=r"uses\.db has lost commits"):
             again.train()
         shutil.rmtree(tmp_path / "copy")
 
@@ -263,7 +289,7 @@ def test_mutant_without_crash_check_forgets_too_little(tmp_path: Path, monkeypat
     run = opened(tmp_path / "run")
     copied_after(monkeypatch, ServerStore, "_commit", run.path, tmp_path / "crashed", call=4)
     run.train()
-    (tmp_path / "crashed" / "clients.db-wal").unlink()
+    (tmp_path / "crashed" / "uses.db-wal").unlink()
     monkeypatch.setattr("fedforget.store.crash_check.require_whole", lambda *parts: None)
     again = opened(tmp_path / "crashed", plan=None, seed=None)
     receipts = again.forget([Request(4, sample) for sample in DATA[4]])
@@ -282,7 +308,7 @@ def test_server_behind_its_clients_raises_commits_lost(tmp_path: Path, monkeypat
 def test_first_uses_one_round_ahead_of_the_commit_are_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A kill between the clients' first uses and the server's commit is not damage."""
     run = opened(tmp_path / "run")
-    copied_after(monkeypatch, ClientStore, "_note", run.path, tmp_path / "crashed", call=3)
+    copied_after(monkeypatch, Uses, "_note", run.path, tmp_path / "crashed", call=3)
     run.train()
     again = opened(tmp_path / "crashed", plan=None, seed=None)
     again.train()

@@ -17,11 +17,13 @@ from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost
-from fedforget.store import client_store, crash_check, server_store
+from fedforget.store import crash_check, server_store, uses
+from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.crash_check import _FirstUseCheck, _require_in_step, _witness_is_missing
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
+from fedforget.store.uses import Uses
 from tests.requests.world import DATA, opened, samples
 
 PLAN = Plan(2, 2, 2, 5)
@@ -44,13 +46,16 @@ def path(trained: Path, tmp_path: Path) -> Path:
 @contextlib.contextmanager
 def stores(path: Path) -> Iterator[tuple[ServerStore, ClientStore]]:
     server = Database(path / "server.db", server_store.SCHEMA)
-    clients = Database(path / "clients.db", client_store.SCHEMA)
-    with contextlib.closing(server), contextlib.closing(clients):
-        yield ServerStore(server, ModelFiles(path / "models"), PLAN), ClientStore(clients)
+    notes = Database(path / "uses.db", uses.SCHEMA)
+    with contextlib.closing(server), contextlib.closing(notes):
+        memory = ServerStore(server, ModelFiles(path / "models"), PLAN)
+        with contextlib.closing(Books(path, memory.tree_key)) as books:
+            yield memory, ClientStore(books, Uses(notes))
 
 
 def alter(path: Path, sql: str, *values: Any) -> None:
-    with contextlib.closing(sqlite3.connect(path / "clients.db")) as connection, connection:
+    """Change the clients' notes."""
+    with contextlib.closing(sqlite3.connect(path / "uses.db")) as connection, connection:
         assert connection.execute(sql, values).rowcount
 
 
@@ -138,7 +143,7 @@ def test_each_missing_use_of_the_last_round_that_noted_any_is_noticed(path: Path
     assert len(latest) > 1
     for number, (client, sample, _) in enumerate(latest):
         copy = Path(shutil.copytree(path, tmp_path / f"copy {number}"))
-        alter(copy, "UPDATE samples SET first_step = NULL WHERE client = ? AND sample = ?", client, sample)
+        alter(copy, "DELETE FROM first_uses WHERE client = ? AND sample = ?", client, sample)
         with stores(copy) as (server, clients):
             assert _FirstUseCheck(server, clients).end_is_missing()
             with pytest.raises(CommitsLost, match="first uses are not those"):
@@ -148,7 +153,7 @@ def test_each_missing_use_of_the_last_round_that_noted_any_is_noticed(path: Path
 def test_all_uses_since_any_step_missing_are_noticed(path: Path, tmp_path: Path) -> None:
     for step in sorted({step for _, _, step in first_steps(path)}):
         copy = Path(shutil.copytree(path, tmp_path / f"copy {step}"))
-        alter(copy, "UPDATE samples SET first_step = NULL WHERE first_step >= ?", step)
+        alter(copy, "DELETE FROM first_uses WHERE step >= ?", step)
         with stores(copy) as (server, clients):
             assert _FirstUseCheck(server, clients).end_is_missing()
 
@@ -156,7 +161,7 @@ def test_all_uses_since_any_step_missing_are_noticed(path: Path, tmp_path: Path)
 def test_use_noted_too_late_is_noticed(path: Path) -> None:
     uses = first_steps(path)
     client, sample, step = uses[-1]
-    alter(path, "UPDATE samples SET first_step = ? WHERE client = ? AND sample = ?", step + 1, client, sample)
+    alter(path, "UPDATE first_uses SET step = ? WHERE client = ? AND sample = ?", step + 1, client, sample)
     with stores(path) as (server, clients):
         assert _FirstUseCheck(server, clients).differ_after(PLAN.round_of(step) - 1)
 
@@ -167,7 +172,7 @@ def test_every_wrong_use_after_the_rewind_is_noticed_and_none_before_it(
 ) -> None:
     for number, (client, sample, step) in enumerate(first_steps(path)[::3]):
         copy = Path(shutil.copytree(path, tmp_path / f"copy {number}"))
-        alter(copy, "UPDATE samples SET first_step = NULL WHERE client = ? AND sample = ?", client, sample)
+        alter(copy, "DELETE FROM first_uses WHERE client = ? AND sample = ?", client, sample)
         with stores(copy) as (server, clients):
             drawn_again = any(
                 PLAN.round_of(later) > rewound_to
@@ -185,7 +190,7 @@ def test_number_of_rounds_drawn_again_is_bounded(
 ) -> None:
     """A use of the third round is missing; ``verify`` checks what is not affordable here."""
     client, sample, _ = next(use for use in first_steps(path) if PLAN.round_of(use[2]) == 3)
-    alter(path, "UPDATE samples SET first_step = NULL WHERE client = ? AND sample = ?", client, sample)
+    alter(path, "DELETE FROM first_uses WHERE client = ? AND sample = ?", client, sample)
     with stores(path) as (server, clients):
         uses = _FirstUseCheck(server, clients)
         one_round = 2 * (6 + 1000) + 2 * (2 * (60 + 1000)) + 1
@@ -201,7 +206,7 @@ def test_number_of_rounds_drawn_again_is_bounded(
 def test_end_is_looked_for_only_in_the_rounds_that_are_affordable(
     path: Path, monkeypatch: pytest.MonkeyPatch, affordable: int
 ) -> None:
-    alter(path, "UPDATE samples SET first_step = NULL")
+    alter(path, "DELETE FROM first_uses")
     asked: list[int] = []
     real = _FirstUseCheck._of_round
 
@@ -218,8 +223,7 @@ def test_end_is_looked_for_only_in_the_rounds_that_are_affordable(
 
 def test_end_is_looked_for_back_to_the_last_round_that_noted_a_use(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for last in range(PLAN.rounds, 0, -1):
-        alter(path, "UPDATE samples SET first_step = ?", PLAN.step_of(last, 1))
-        alter(path, "UPDATE samples SET first_step = NULL WHERE sample = 0")
+        alter(path, "UPDATE first_uses SET step = ?", PLAN.step_of(last, 1))
         asked: list[int] = []
         monkeypatch.setattr(_FirstUseCheck, "_of_round", lambda _, round_, asked=asked: asked.append(round_) or ())
         with stores(path) as (server, clients):
@@ -240,14 +244,16 @@ def test_cost_of_a_round_counts_every_client_slot_and_sample(monkeypatch: pytest
 @pytest.mark.parametrize(
     ("sql", "refused"),
     [
-        ("UPDATE samples SET first_step = {next} WHERE first_step IS NULL AND sample = 59", False),
-        ("UPDATE samples SET first_step = {next} + 1 WHERE first_step IS NULL AND sample = 59", True),
+        ("INSERT INTO first_uses VALUES (5, {unused}, {next})", False),
+        ("INSERT INTO first_uses VALUES (5, {unused}, {next} + 1)", True),
         ("INSERT INTO witnesses VALUES (0, {round}, zeroblob(16))", False),
         ("INSERT INTO witnesses VALUES (0, {round} + 1, zeroblob(16))", True),
     ],
 )
 def test_clients_may_be_one_round_ahead_of_the_server_and_no_more(path: Path, sql: str, refused: bool) -> None:
-    numbers = {"next": PLAN.steps + PLAN.local_steps, "round": PLAN.rounds + 1}
+    with stores(path) as (_, clients):
+        unused = next(sample for sample in clients.samples(5) if sample not in clients.first_steps(5))
+    numbers = {"next": PLAN.steps + PLAN.local_steps, "round": PLAN.rounds + 1, "unused": unused}
     alter(path, sql.format(**numbers))
     with stores(path) as (server, clients):
         if refused:
@@ -285,19 +291,24 @@ def test_decision_that_was_applied_is_accepted(path: Path, decision: dict[str, A
 
 
 @pytest.mark.parametrize(
-    ("decision", "message"),
+    ("decision", "book_of", "message"),
     [
-        ({"requests": (Request("gone"), Request(2, 1))}, "it holds data that were removed"),
-        ({"requests": (Request(2),)}, "it holds data that were removed"),
-        ({"leaving": ("gone", 2)}, "it holds a client that was removed"),
-        ({"joining": [newcomer(2, 0, 99)]}, "it lacks data that were added"),
-        ({"joining": [newcomer("new", 0)]}, "it lacks data that were added"),
-        ({"joining": [newcomer("new")]}, "it lacks a client that was added"),
+        ({"requests": (Request("gone"), Request(2, 1))}, 2, "it holds data that were removed"),
+        ({"requests": (Request(2),)}, 2, "it holds data that were removed"),
+        ({"leaving": ("gone", 2)}, None, "it holds a client that was removed"),
+        ({"joining": [newcomer(2, 0, 99)]}, 2, "it lacks data that were added"),
+        ({"joining": [newcomer("new", 0)]}, "new", "it lacks data that were added"),
+        ({"joining": [newcomer("new")]}, None, "it lacks a client that was added"),
     ],
 )
-def test_decision_that_was_not_applied_is_noticed(path: Path, decision: dict[str, Any], message: str) -> None:
-    with pytest.raises(CommitsLost, match=message):
+def test_decision_that_was_not_applied_is_noticed_with_the_name_of_the_file(
+    path: Path, decision: dict[str, Any], book_of: Any, message: str
+) -> None:
+    with stores(path) as (server, clients):
+        file = server.database.path if book_of is None else clients.books.path_of(book_of)
+    with pytest.raises(CommitsLost, match=message) as lost:
         applied(path, **decision)
+    assert lost.value.message.startswith(f"{file} has lost commits")
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
 from fedforget.requests import inbox
 from fedforget.requests.lifecycle import Submission
-from fedforget.store import creation, model_files
+from fedforget.store import books, creation, model_files
 from tests.helpers import function_files, hand_in, scratch
 from tests.requests.world import opened
 from tests.tally import tally
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow  # a minute of it in all
 
 PLAN = Plan(3, 3, 2, 3, LocalOptimizer(lr=0.1, momentum=0.5), keep=2)
 USED, OTHER = 1, 2
-DATABASES = ("run/server.db", "run/clients.db", "run/record.db")
+DATABASES = ("run/server.db", "run/uses.db", "run/record.db")  # a book is a file of our own
 
 Disk = Mapping[str, bytes | None]  # path → content; None: a directory
 
@@ -517,13 +517,16 @@ def do_not_sync(_: Path) -> None:
     pass
 
 
-WRITERS = [(module, "write_durably") for module in (inbox, model_files, creation)]
+WRITERS = [(module, "write_durably") for module in (inbox, model_files, creation, books)]
+BOOK_WRITER = [(books, "write_durably")]
 WRONG = {
     "data not synced": (WRITERS, write_without_sync, "train"),
     "data of a request not synced": (WRITERS, write_without_sync, "hand in"),
     "names not synced": (WRITERS, write_without_sync_of_the_directory, "train"),
     "the name of a request not synced": (WRITERS, write_without_sync_of_the_directory, "hand in"),
     "the plan written in place": (WRITERS, write_in_place, "train"),
+    "a book not synced": (BOOK_WRITER, write_without_sync, "forget"),
+    "the name of a book not synced": (BOOK_WRITER, write_without_sync_of_the_directory, "forget"),
     "a database not synced": ([(database, "sync_file")], do_not_sync, "forget"),
 }
 
@@ -671,6 +674,6 @@ def test_lost_synced_commit_is_caught(trained: Disk, commits: Commits, name: str
     """The wrong variant: a commit that was synced is gone although later ones of other databases are there."""
     scenario = SCENARIOS[name]
     expected = undisturbed(scenario, trained)
-    wal = "run/clients.db-wal"
+    wal = "run/uses.db-wal"
     disks = [{**each.before, wal: b""} for each in commits(scenario, trained) if each.before.get(wal)]
     assert any(complaint(disk, scenario, False, expected) for disk in disks)
