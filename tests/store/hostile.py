@@ -553,7 +553,7 @@ def _strange_rows() -> Iterator[Case]:
         "notes under an old digest": (USES, "DELETE FROM first_uses WHERE step = 2"),
     }
     for what, (name, change) in stale.items():
-        make = lambda run, _, name=name, change=change: altered(run, name, change, hashes=False)  # type: ignore[misc]  # noqa: E731
+        make = lambda run, _, name=name, change=change: altered(run, name, change, hashes=False)  # noqa: E731
         yield Case(f"rows {what}", make)
     rootless = f"UPDATE seals SET root = NULL WHERE file = '{BOOK}'"
     yield Case("rows no root in the seals", lambda run, _: altered(run, "record.db", rootless), harmless=True)
@@ -827,7 +827,7 @@ def _logs() -> Iterator[Case]:
     for what in ("header only", "a page of zeros", "one page left"):
         yield Case(f"log {BOOK} beside seals {what}", partial(write, BOOK, logs[what]))
     for kind in NOT_A_FILE:
-        make_one = lambda run, outside, kind=kind: KINDS[kind](run / f"{BOOK}-wal", outside)  # type: ignore[misc]  # noqa: E731
+        make_one = lambda run, outside, kind=kind: KINDS[kind](run / f"{BOOK}-wal", outside)  # noqa: E731
         yield Case(f"log {BOOK} beside seals {kind}", make_one)
 
 

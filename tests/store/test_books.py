@@ -98,7 +98,7 @@ def test_books_hold_what_they_were_made_of(books: Books, path: Path) -> None:
 
 
 def test_contents_of_more_samples_than_one_query_takes_are_found(tmp_path: Path) -> None:
-    world = {1: tuple(range(1203))}
+    world: World = {1: tuple(range(1203))}
     with contextlib.closing(create(tmp_path / "large", world)) as made:
         asked = list(range(1, 1300))
         assert made.contents(1, asked) == {sample: content(1, sample) for sample in range(1, 1203)}

@@ -1,12 +1,14 @@
-"""A run directory that was made by 0.3.0.dev0 opens, is what it was, and goes on.
+"""A run directory of this format that was made earlier, by 0.3.0.dev0, opens, is what it was, and goes on.
 
 The run is that of ``tests.requests.world``: trained for five rounds, two requests purged, a sample added, one request
-pending, a receipt signed.
+pending, a receipt signed. When the format changes, ``python -m tests.store.test_older_runs`` makes another one.
 """
 
 from __future__ import annotations
 
+import sys
 import tarfile
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -16,15 +18,30 @@ from fedforget.health.doctor import examine
 from fedforget.store import run_directory
 from fedforget.training.environment import arithmetic, numeric_environment
 from tests.helpers import function_files
-from tests.requests.world import DATA, model
+from tests.requests.world import DATA, model, opened
 
-STATE = "9cae032cd0f3d50d808b7feaf27810287236d51cf7e04a3a3c7eb4f4baec5e8a"
+STATE = "ba34c543a5d36a024bd3c881975a7955af37c7b53646e6457f34d4df6ac86a11"
 MODEL = "35051e9f527593f8cbb949e63022160ad371b836f8163d3f26dbf4751968cce0"
+
+
+ARCHIVE = Path(__file__).with_name("run-of-0.3.tar.xz")
+BATCH, ADDED, PENDING = [Request(2), Request(3, 1)], Request(4, 6), Request(1, 0)
+
+
+def live(path: Path) -> Run:
+    """Everything that the run in the archive went through."""
+    run = opened(path, without=[ADDED])
+    run.train(until=5)
+    run.forget(BATCH, basis="exogenous")
+    run.add(ADDED)
+    run.forget(PENDING, defer=True, deadline="2999-01-01")
+    run.signed_receipt(run.receipts()[0].id)
+    return run
 
 
 @pytest.fixture
 def older(tmp_path: Path) -> Run:
-    with tarfile.open(Path(__file__).with_name("run-of-0.3.tar.xz")) as archive:
+    with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
     for path in (tmp_path / "run").rglob("*"):
         path.chmod(0o700 if path.is_dir() else 0o600)
@@ -32,8 +49,8 @@ def older(tmp_path: Path) -> Run:
 
 
 def made_here(run: Run) -> bool:
-    with run_directory.reading(run.path, only_idle=False) as opened:
-        trained = opened.record.environments.of_rounds(opened.server.rounds_done)
+    with run_directory.reading(run.path, only_idle=False) as found:
+        trained = found.record.environments.of_rounds(found.server.rounds_done)
     return {arithmetic(each.environment) for each in trained} == {arithmetic(numeric_environment())}
 
 
@@ -62,7 +79,15 @@ def test_older_run_resumes_to_the_bytes_of_a_new_run(older: Run, tmp_path: Path)
         model=model(),
         data=DATA,
         seed=1,
-        without=[Request(2), Request(3, 1), Request(1, 0)],
+        without=[*BATCH, PENDING],
     )
     new.train()
     assert function_files(older.path) == function_files(new.path)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        made = live(Path(directory) / "run")
+        with tarfile.open(ARCHIVE, "w:xz") as new_archive:
+            new_archive.add(made.path, "run")
+        sys.stdout.write(f'STATE = "{made.state_digest()}"\nMODEL = "{made.status().model_digest}"\n')

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import RemoveOrder
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged
 from fedforget.store import uses as uses_module
 from fedforget.store.uses import Uses
 
-FIRST = [(1, 0, 5), (1, "a", 9), ("ward", 3, 2)]
-WITNESSES = [(1, 2, b"w" * 16), (1, 3, b"v" * 16), ("ward", 1, b"u" * 16), (8, 1, b"t" * 16)]
+FIRST: list[tuple[Id, Id, int]] = [(1, 0, 5), (1, "a", 9), ("ward", 3, 2)]
+WITNESSES: list[tuple[Id, int, bytes]] = [
+    (1, 2, b"w" * 16),
+    (1, 3, b"v" * 16),
+    ("ward", 1, b"u" * 16),
+    (8, 1, b"t" * 16),
+]
 
 
 @pytest.fixture
@@ -35,7 +41,7 @@ def is_stored(uses: Uses) -> bool:
     return bool(uses.database.rows("SELECT 1 FROM content"))
 
 
-def notes(uses: Uses) -> tuple[list[object], list[object]]:
+def notes(uses: Uses) -> tuple[list[Any], list[Any]]:
     found = [sorted(uses.database.rows(f"SELECT * FROM {table}"), key=repr) for table in ("first_uses", "witnesses")]
     return found[0], found[1]
 
