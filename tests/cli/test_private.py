@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedforget.disk.lock import RunLock
+from fedforget.store.names import BOOKS
 from fedforget.store.run_directory import writing
 from tests.cli.commandline import good, good_json, train
 
@@ -76,7 +77,7 @@ def test_logs_and_half_written_files_are_not_readable_either(tmp_path: Path, mon
     train(run)
     with writing(run):
         look()
-    assert {"record.db-wal", "server.db.tmp", "plan.toml.tmp"} <= seen
+    assert {"record.db-wal", "server.db.tmp", "plan.toml.tmp", *(f"{book}.tmp" for book in BOOKS)} <= seen
 
 
 def test_the_runs_of_the_demonstration_are_not_readable_to_others(
