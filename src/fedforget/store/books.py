@@ -129,7 +129,7 @@ class Books:
         return bool(self._of(client).rows("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)))
 
     def samples(self, client: Id) -> IdSet:
-        return IdSet(sample for (sample,) in self._of(client).rows(_SAMPLES, (client,)))
+        return IdSet.of_canonical([sample for (sample,) in self._of(client).rows(_SAMPLES, (client,))])
 
     def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
         """Return the content digest of each sample of a client, or of some of its samples."""
@@ -194,13 +194,13 @@ class Books:
         return blake2b(b"samples" + id_block(client), key=self._key, digest_size=32, person=_PERSON).digest()
 
     def _sample_leaves(self, client: Id, contents: Mapping[Id, bytes]) -> list[tuple[bytes, bytes]]:
-        ids = IdSet(contents)
+        ids = IdSet.of_canonical(contents)
         labels = labels_of(self._sample_key(client), ids)
         return [(label, contents[sample]) for label, sample in zip(labels, ids, strict=True)]
 
     def _client_leaves(self, number: int, part: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
         rows = {client: (seed, nonce, root) for client, seed, nonce, root in part.execute("SELECT * FROM clients")}
-        ids = IdSet(rows)
+        ids = IdSet.of_canonical(rows)
         leaves = []
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
             if label[0] >> (8 - DEPTH) != number:
@@ -216,7 +216,7 @@ class Books:
 
     def create(self, clients: Mapping[Id, Seed], contents: Callable[[Id], Contents]) -> None:
         """Write the books of a new run."""
-        ids = IdSet(clients)
+        ids = IdSet.of_canonical(clients)
         parts: list[list[Id]] = [[] for _ in range(PARTS)]
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
             parts[label[0] >> (8 - DEPTH)].append(client)

@@ -27,7 +27,7 @@ class ClientStore:
     # Books
 
     def clients(self) -> IdSet:
-        return IdSet(self.books.clients())
+        return IdSet.of_canonical(list(self.books.clients()))
 
     def commitments(self) -> dict[Id, bytes]:
         """Return each client's commitment, computed from its seed and nonce."""
