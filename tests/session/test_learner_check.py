@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedforget.training.environment
@@ -735,6 +737,25 @@ def _set_mkldnn(value: bool) -> None:
     torch.backends.mkldnn.enabled = value  # type: ignore[assignment]
 
 
+def _rounded(result: Any) -> Any:
+    return result.bfloat16().to(result.dtype) if isinstance(result, Tensor) and result.is_floating_point() else result
+
+
+class RoundingFunctions(TorchFunctionMode):
+    """Rounds the result of every function of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _rounded(func(*args, **(kwargs or {})))
+
+
+class RoundingOperations(TorchDispatchMode):
+    """Rounds the products of matrices."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _rounded(result) if "mm" in str(func) else result
+
+
 MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -750,6 +771,8 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "default device": lambda: switched(lambda: None, torch.set_default_device, "meta"),
     "device context": lambda: torch.device("meta"),
     "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
+    "function mode": RoundingFunctions,
+    "dispatch mode": RoundingOperations,
 }
 
 

@@ -47,11 +47,10 @@ class Model:
     @classmethod
     def of(cls, module: Any, loss: Any = None) -> Model:
         """Refuse what cannot learn, whatever the run."""
-        require_module(module)
-        require_loss(loss)
-        structure = structure_of(module)
-        with torch.inference_mode(mode=False):
-            return cls(module, loss, structure, PristineBuffers(module))
+        with fixed_arithmetic():
+            require_module(module)
+            require_loss(loss)
+            return cls(module, loss, structure_of(module), PristineBuffers(module))
 
     def described(self, settings: Settings) -> Settings:
         """Return the settings for the plan file: also the digest of buffers that the state_dict lacks."""
