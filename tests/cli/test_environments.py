@@ -43,11 +43,14 @@ def test_recompute_all_announces_its_cost_and_is_exact(moved: Path, tmp_path: Pa
 
 
 def test_status_and_verify_report_mixed_environments(moved: Path) -> None:
-    good("forget", moved, "--client", "1", "--accept-mixed")
+    assert "path (draws only)" in good("forget", moved, "--client", "1", "--accept-mixed").out
     status = good_json("status", moved)
     assert status["mixed_environments"]
     assert len(status["environments"]) == 2
-    assert "mixed_environments  yes" in good("status", moved).out
+    assert status["receipts"][0]["guarantee_covers"] == "draws"
+    text = good("status", moved).out
+    assert "mixed_environments  yes" in text
+    assert "path (draws only)" in text
     verified = call("verify", moved)
     assert "different environments" in verified.err
 

@@ -899,8 +899,48 @@ def test_mixed_run_is_reported_by_status_verify_and_full_receipt_but_not_the_pub
     full, public = (_predicate(run, receipt.id, public=public) for public in (False, True))
     assert full["mixed_environments"] is True
     assert "environment" not in str(public)
+    assert (full["guarantee_covers"], receipt.guarantee_covers, found.guarantee_covers) == ("draws", "draws", "draws")
+    assert public.keys() == full.keys() - RECOMPUTATION
+    assert public["guarantee"] == full["guarantee"]
     with pytest.raises(EnvironmentDiffers):
         run.forget(next(Request(client) for client in DATA if client != request.client))
+
+
+RECOMPUTATION = {
+    "state_mac_before", "first_changed_step", "recomputed_steps", "recomputed_rounds", "guarantee_covers",
+    "mixed_environments", "model",
+}  # fmt: skip
+
+
+def test_public_receipts_of_a_mixed_run_and_of_another_have_the_same_guarantee(
+    scratch_path: Path, set_processor: Callable[[str], None]
+) -> None:
+    """A public receipt must not tell that rounds were recomputed elsewhere."""
+    public, full = list[dict[str, Any]](), list[dict[str, Any]]()
+    for name in ("mixed", "single"):
+        set_processor("old")
+        run = make(scratch_path / name, seed=None)
+        run.train()
+        set_processor("new" if name == "mixed" else "old")
+        (receipt,) = run.forget(late_client(run), basis="exogenous", accept_mixed=True)
+        public.append(_predicate(run, receipt.id, public=True))
+        full.append(_predicate(run, receipt.id, public=False))
+    assert [each["guarantee"] for each in (*public, *full)] == ["law-and-path"] * 4
+    assert public[0].keys() == public[1].keys()
+    assert [each["guarantee_covers"] for each in full] == ["draws", "bytes"]
+
+
+def test_recompute_all_makes_the_guarantee_one_of_bytes_again(
+    scratch_path: Path, set_processor: Callable[[str], None]
+) -> None:
+    set_processor("old")
+    run = make(scratch_path / "run")
+    run.train()
+    set_processor("new")
+    (mixed,) = run.forget(late_client(run), accept_mixed=True)
+    (exact,) = run.forget(late_client(run), recompute_all=True)
+    assert (mixed.guarantee_covers, exact.guarantee_covers) == ("draws", "bytes")
+    assert run.verify().guarantee_covers == "bytes"
 
 
 def _predicate(run: Run, identifier: str, *, public: bool) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from fedforget.store import hints, run_directory
 receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
 _SHOWN = (
-    "guarantee", "seeds_tainted", "seeds_tainted_now", "signature_ok", "run_ok", "rounds_replayed", "bitwise_equal",
+    "guarantee", "guarantee_covers", "seeds_tainted", "seeds_tainted_now", "signature_ok", "run_ok",
+    "rounds_replayed", "bitwise_equal",
 )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from fedforget.data.federated import FederatedData
 from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged
 from fedforget.federation.draw_ahead import drawing_ahead
+from fedforget.requests.lifecycle import covered_by_guarantee
 from fedforget.store import record_audit
 from fedforget.store.checks import seed_problems
 from fedforget.store.model_files import encode
@@ -55,9 +56,14 @@ class Verification:
         whole = self.models_ok and self.data_ok and self.seeds_ok and self.chain_ok
         return equal and whole and self.draws_ok is True and self.witnesses_ok is not False
 
+    @property
+    def guarantee_covers(self) -> str | None:
+        """What the guarantees of this run make equal: ``bytes``, or only the ``draws`` if environments are mixed."""
+        return covered_by_guarantee(self.environments > 1)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        return {"ok": self.ok, **asdict(self)}
+        return {"ok": self.ok, "guarantee_covers": self.guarantee_covers, **asdict(self)}
 
 
 class Replayer(Protocol):

@@ -19,7 +19,7 @@ from fedforget.errors import InvalidInput, ReceiptRefused, shown
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.envelope import unseal
 from fedforget.evidence.receipts.receipt_key import read_public_key
-from fedforget.evidence.receipts.shape import require_shape
+from fedforget.evidence.receipts.shape import ADDED_LATER, require_shape
 from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
 from fedforget.evidence.replay import Replayer, replay_rounds
 from fedforget.requests.chain import Event
@@ -45,6 +45,7 @@ _OTHER = {  # what the record has instead of a differing field; "another {field}
     "first_changed_step": "another first changed step",
     "recomputed_steps": "another number of recomputed steps",
     "recomputed_rounds": "another number of recomputed rounds",
+    "guarantee_covers": "another account of what the guarantee covers",
     "mixed_environments": "another account of environments",
 }
 
@@ -73,6 +74,12 @@ class ReceiptCheck:
         return claimed
 
     @property
+    def guarantee_covers(self) -> str | None:
+        """What the guarantee makes equal: ``bytes``, or only the ``draws``. None: the receipt does not say."""
+        covered: str | None = self.statement.get("predicate", {}).get("guarantee_covers")
+        return covered
+
+    @property
     def seeds_tainted(self) -> bool | None:
         """Whether, at the time of the receipt, a request was model-informed or of unknown basis."""
         tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
@@ -85,8 +92,8 @@ class ReceiptCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts that ``fedforget receipt verify --json`` prints."""
-        derived = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
-        return {"ok": self.ok, **derived, **asdict(self)}
+        derived = ("guarantee", "guarantee_covers", "seeds_tainted", "note")
+        return {"ok": self.ok, **{name: getattr(self, name) for name in derived}, **asdict(self)}
 
 
 def taint_note(*, later: bool = False) -> str:
@@ -171,6 +178,8 @@ def _expected_statement(given: Statement, run: OpenRun, ending: Ending) -> State
     predicate, request = expected["predicate"], expected["predicate"]["request"]
     if predicate.get("superseded"):
         expected["subject"], predicate["superseded"] = given["subject"], not given["subject"]
+    if ADDED_LATER not in given["predicate"]:
+        predicate.pop(ADDED_LATER, None)
     if "model" in predicate and predicate["model"] is None:
         predicate["model"] = given["predicate"].get("model")
     if request["pseudonym"] is None and FORGOTTEN in ending.later:

@@ -100,6 +100,7 @@ def _recomputation(ending: Ending, local_steps: int) -> dict[str, Any]:
         "first_changed_step": receipt.first_changed_step,
         "recomputed_steps": receipt.recomputed_steps,
         "recomputed_rounds": (receipt.recomputed_steps or 0) // local_steps,
+        "guarantee_covers": receipt.guarantee_covers,
         "mixed_environments": ending.outcome.get("mixed_environments"),
         "model": receipt.model_digest,
     }
