@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
-from fedforget.algorithm.witness import Repetition, repeat_witness
+from fedforget.algorithm.witness import Repetition, Replay, repeat_witness, replay_rounds
 from fedforget.errors import EnvironmentDiffers, FedForgetError, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
 from fedforget.session.options import OtherEnvironment
@@ -17,6 +18,8 @@ from fedforget.store.environments import TrainedRounds
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
 from fedforget.training.identity import differences, parts_of
+from fedforget.training.streams import start_stream, stream_was_used
+from fedforget.training.weights import parameter_names
 
 log = logging.getLogger("fedforget")
 
@@ -38,7 +41,8 @@ def require_learner(
     if staying and other is OtherEnvironment.REFUSE:
         raise _environment_differs(run, staying[0], now)
 
-    found = _repeat_steps(engine, run, server, rounds, requests, elsewhere, all_clients=bool(renamed))
+    intact = _intact(engine, run)
+    found = _repeat_steps(engine, run, server, rounds, requests, elsewhere, intact, all_clients=bool(renamed))
     pending = run.record.batches.unfinished()
     if found is None and other is OtherEnvironment.REFUSE and pledged_elsewhere(pending):
         raise EnvironmentDiffers(
@@ -56,12 +60,13 @@ def require_learner(
         why = f" ({'; '.join(renamed)})" if renamed else ""
         then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
         raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
+    compared = found is not None or _replay_agrees(engine, run, server, rounds, requests, intact, now)
     if renamed:
-        if found is None and (run.server.rounds_done or pending):
+        if not compared and (run.server.rounds_done or pending):
             raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
-        known = "the steps that were repeated agree" if found else "no round was trained yet"
+        known = "the steps that were repeated agree" if compared else "no round was trained yet"
         log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
-        run.record.note_learner(names, renamed, compared=found is not None)
+        run.record.note_learner(names, renamed, compared=compared)
 
 
 def _repeat_steps(
@@ -71,6 +76,7 @@ def _repeat_steps(
     rounds: int,
     requests: Sequence[Request],
     elsewhere: Sequence[TrainedRounds],
+    intact: Callable[[Id], bool],
     *,
     all_clients: bool,
 ) -> Repetition | None:
@@ -79,16 +85,60 @@ def _repeat_steps(
     def computed_here(round_: int) -> bool:
         return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
 
+    found = repeat_witness(server, rounds, requests, all_clients=all_clients, comparable=computed_here, intact=intact)
+    return found or repeat_pledge(engine, run, run.record.batches.unfinished())
+
+
+def _intact(engine: Engine, run: OpenRun) -> Callable[[Id], bool]:
+    """Return a function that tells whether the data still hold a client as the run began with it."""
+
+    @cache
     def intact(client: Id) -> bool:
-        """Return whether the data still hold a client as the run began with it, including what it loses."""
         try:
             engine.data.require_unchanged(client, run.clients.contents(client))
         except FedForgetError:
             return False
         return True
 
-    found = repeat_witness(server, rounds, requests, all_clients=all_clients, comparable=computed_here, intact=intact)
-    return found or repeat_pledge(engine, run, run.record.batches.unfinished())
+    return intact
+
+
+def _replay_agrees(
+    engine: Engine,
+    run: OpenRun,
+    server: Server,
+    rounds: int,
+    requests: Sequence[Request],
+    intact: Callable[[Id], bool],
+    now: Mapping[str, str],
+) -> bool:
+    """Replay kept rounds where no witness can be compared bit by bit. Raise if their update is another one.
+
+    Return False if nothing could be compared.
+    """
+    if not run.server.rounds_done:
+        return False
+    parameters = parameter_names(engine.model.module)
+    begun = bool(run.record.batches.unfinished())  # it may have removed samples that later rounds drew
+    start_stream(bytes(8))
+    found = replay_rounds(server, rounds, requests, parameters, (lambda _: False) if begun else intact)
+    if found is not None and found.agrees:
+        return True
+    if found is None or found.agrees is None or (stream_was_used() and not _draws_alike(run, found, now)):
+        log.warning("only the structure of the learner could be compared with the one that trained %s", run.path)
+        return False
+    replayed = TrainedRounds(found.first_round, found.last_round, now)
+    raise _learner_differs(
+        f"the module or the loss computes something else than in {replayed}: the update differs by {found.distance:.0%}"
+    )
+
+
+def _draws_alike(run: OpenRun, found: Replay, now: Mapping[str, str]) -> bool:
+    """Return whether random layers drew the same in the environments of replayed rounds as they do here."""
+    trained = run.record.environments.of_rounds(found.last_round)
+    return all(
+        each.environment.get("random") == now["random"] for each in trained if each.last_round >= found.first_round
+    )
 
 
 def _learner_differs(what: str) -> LearnerDiffers:

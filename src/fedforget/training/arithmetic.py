@@ -13,6 +13,8 @@ import torch
 from torch import overrides
 from torch.utils import _python_dispatch as dispatch
 
+from fedforget.training.streams import own_streams, stream_sample
+
 Setting = tuple[Callable[[], Any], Callable[[Any], Any], Any]
 
 _VARIABLES = (
@@ -104,12 +106,13 @@ def _flushes_denormals() -> bool:
 def fingerprint() -> dict[str, str]:
     """Return what can change the bits of a result here: names, and a digest of a few test operations."""
     set_here = [f"{name}={os.environ[name]}" for name in _VARIABLES if name in os.environ]
-    with fixed_arithmetic():
+    with fixed_arithmetic(), own_streams():
         return {
             "threads": "1",
             "vectors": torch.backends.cpu.get_cpu_capability(),
             "variables": " ".join(set_here),
             "probe": _probe(),
+            "random": hashlib.blake2b(stream_sample(), digest_size=16).hexdigest(),
         }
 
 
