@@ -54,9 +54,9 @@ def start_run(
 
     ``model``: one of those that fit the data, by name. ``weights``: a file to begin from.
     """
-    from fedforget.session.starting import create_run, require_place, require_same  # noqa: PLC0415 (torch)
+    from fedforget.session.starting import create_run, require_no_file, require_same  # noqa: PLC0415 (torch)
 
-    require_place(path)
+    require_no_file(path)
     source, exists = SeedSource(seed), run_directory.is_run(path)
     if exists and seed is None:
         partition_seed = bytes.fromhex(str(PlanFile.read(path).dataset.get("partition_seed", "")))

@@ -32,8 +32,6 @@ from fedforget.training.weights import PristineBuffers, float_type, parameter_na
 if TYPE_CHECKING:
     from torch import nn
 
-OnRound = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Model:

@@ -24,7 +24,7 @@ from fedforget.training.identity import parts_of
 from fedforget.training.weights import float_type, weights_of
 
 
-def require_place(path: Path) -> None:
+def require_no_file(path: Path) -> None:
     """Refuse a file where the directory of a run should be."""
     with storage_errors(path):
         if path.exists() and not path.is_dir():

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedforget.algorithm.learn import Progress
 from fedforget.disk.door import read_named
 from fedforget.disk.files import path_of
 from fedforget.errors import InvalidInput, ReceiptRefused, shown
@@ -30,7 +31,6 @@ from fedforget.store.record import FORGOTTEN
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
-OnRound = Callable[[int], None]
 _HEAD = ("predicate", "chain", "head")
 _OTHER = {  # what the record has instead of a differing field; "another {field}" by default
     "subject": "another state digest",
@@ -137,7 +137,7 @@ def compare(found: ReceiptCheck, run: OpenRun) -> None:
 
 
 def check_with_run(
-    found: ReceiptCheck, run: OpenRun, engine: Replayer, sample: int | None = None, on_round: OnRound | None = None
+    found: ReceiptCheck, run: OpenRun, engine: Replayer, sample: int | None = None, on_round: Progress | None = None
 ) -> None:
     """Compare a receipt with a run, and replay the rounds recomputed for it: ``sample`` random ones, or all."""
     compare(found, run)
