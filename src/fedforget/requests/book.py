@@ -155,8 +155,7 @@ class RequestBook:
             return self._originals(map(str, parse_json(rows[0][1])))
         except (ValueError, TypeError) as error:
             raise RunDamaged(
-                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read",
-                hint="restore it from a backup",
+                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
             ) from error
 
     # Accepting

@@ -31,7 +31,6 @@ from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 
 SEEDS, AFTER_CRASH = "seeds", "what a crash left"
-_BACKUP = "restore it from a backup; see `fedforget doctor`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +92,7 @@ class Parts:
 
     def _find_models(self) -> str:
         if not Door(self.path, MODELS).is_there():
-            raise RunDamaged(f"{self.path / MODELS} is missing", hint=_BACKUP)
+            raise RunDamaged(f"{self.path / MODELS} is missing")
         return "present"
 
     def _open_record(self) -> str:
@@ -115,14 +114,13 @@ class Parts:
                 hint="restore the whole run directory from a backup; see `fedforget doctor`",
             )
         if seals.keys() != {OWN_SEAL, SERVER, CLIENTS}:
-            raise RunDamaged(f"{path} is damaged: its seals are not those of a run", hint=_BACKUP)
+            raise RunDamaged(f"{path} is damaged: its seals are not those of a run")
         if trail.seals.content_digest() != seals[OWN_SEAL]:
             raise self._not_as_sealed(RECORD)
         if not any(self._is_as_sealed(name, seals) for name in (SERVER, CLIENTS)):
             raise RunDamaged(
                 f"{path} does not fit {SERVER} and {CLIENTS}: it is damaged, or of another time or run, "
-                "or both of them are",
-                hint=_BACKUP,
+                "or both of them are"
             )
 
     def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
@@ -161,7 +159,7 @@ class Parts:
         """Another seed changes every draw."""
         committed = None if self.file is None else self.file.server_commitment
         for problem in seed_problems(server, clients, committed, clients.commitments()):
-            raise RunDamaged(problem, hint=_BACKUP)
+            raise RunDamaged(problem)
         return "as committed to"
 
     def _sealed_database(self, name: str, schema: str) -> Database:
@@ -176,9 +174,7 @@ class Parts:
         return database
 
     def _not_as_sealed(self, name: str) -> RunDamaged:
-        return RunDamaged(
-            f"{self.path / name} is damaged: it is not what it was when the run was last closed", hint=_BACKUP
-        )
+        return RunDamaged(f"{self.path / name} is damaged: it is not what it was when the run was last closed")
 
     def _size(self, name: str) -> str:
         return f"{Door(self.path).size(name)} bytes"

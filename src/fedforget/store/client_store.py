@@ -120,7 +120,7 @@ class ClientStore:
     def seed_pair(self, client: Id) -> Seed:
         rows = self.database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
         if not rows:
-            raise RunDamaged(f"{self.database.path} lacks client {shown(client)}", hint="restore it from a backup")
+            raise RunDamaged(f"{self.database.path} lacks client {shown(client)}")
         return Seed(*rows[0])
 
     def seed(self, client: Id) -> bytes:
