@@ -17,7 +17,6 @@ from torch.utils.data import Dataset
 from fedforget import LocalOptimizer, Plan, Policy, ReceiptCheck, Request, Run, ServerOptimizer, read_receipt
 from fedforget.data.federated import FederatedData
 from fedforget.errors import FedForgetError, InvalidInput, LearnerDiffers, PlanRefused
-from fedforget.health.repair import rebuild
 
 PLAN = Plan(2, 3, 2, 3)
 X = np.ones(4, np.float32)
@@ -204,7 +203,7 @@ BAD_CALLS: dict[str, tuple[Callable[[Run], Any], str]] = {
     "run_pending on_round": (lambda run: run.run_pending(on_round=5), NOT_CALLED),  # type: ignore[arg-type]
     "add on_round": (lambda run: run.add(Request(0), on_round=5), NOT_CALLED),  # type: ignore[arg-type]
     "verify on_round": (lambda run: run.verify(on_round=5), NOT_CALLED),  # type: ignore[arg-type]
-    "rebuild on_round": (lambda run: rebuild(run, on_round=5), NOT_CALLED),  # type: ignore[arg-type]
+    "rebuild on_round": (lambda run: run.rebuild(on_round=5), NOT_CALLED),  # type: ignore[arg-type]
     "check_receipt on_round": (lambda run: run.check_receipt(GOOD, on_round=5), NOT_CALLED),  # type: ignore[arg-type]
     "export none": (lambda run: run.export(None), "None cannot be the path of a model"),  # type: ignore[arg-type]
     "export nul": (lambda run: run.export("a\0b"), "cannot be the path of a model"),

@@ -44,7 +44,7 @@ ALLOWED: dict[str, set[str]] = {
     "health": {
         "torch",
         "cryptography",
-        *ours("errors", "algorithm", "disk", "requests", "store", "training", "session", "evidence", "run"),
+        *ours("errors", "algorithm", "disk", "requests", "store", "training", "evidence"),
     },
     "plots": {"numpy", "matplotlib", *ours("errors", "algorithm", "planner")},
     "baselines": {

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedforget.algorithm.forget import Request
     from fedforget.algorithm.plan import LocalOptimizer, Plan, ServerOptimizer
     from fedforget.errors import FedForgetError
+    from fedforget.evidence.rebuild import Rebuilt
     from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
     from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
@@ -30,6 +31,7 @@ __all__ = [
     "LocalOptimizer",
     "Plan",
     "Policy",
+    "Rebuilt",
     "Receipt",
     "ReceiptCheck",
     "Request",
@@ -50,6 +52,7 @@ _HOMES = {
     "Withdrawal": "fedforget.planner.costs",
     "Plan": "fedforget.algorithm.plan",
     "Policy": "fedforget.requests.policy",
+    "Rebuilt": "fedforget.evidence.rebuild",
     "ReceiptCheck": "fedforget.evidence.receipts.check",
     "Receipt": "fedforget.requests.lifecycle",
     "Request": "fedforget.algorithm.forget",

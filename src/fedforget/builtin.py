@@ -54,9 +54,9 @@ def start_run(
 
     ``model``: one of those that fit the data, by name. ``weights``: a file to begin from.
     """
-    from fedforget.session.starting import create_run, require_place, require_same  # noqa: PLC0415 (torch)
+    from fedforget.session.starting import create_run, require_no_file, require_same  # noqa: PLC0415 (torch)
 
-    require_place(path)
+    require_no_file(path)
     source, exists = SeedSource(seed), run_directory.is_run(path)
     if exists and seed is None:
         partition_seed = bytes.fromhex(str(PlanFile.read(path).dataset.get("partition_seed", "")))
@@ -95,9 +95,7 @@ def _require_buildable(run: OpenRun) -> None:
     from fedforget.training.models import structure_of_settings  # noqa: PLC0415 (torch)
 
     if structure_of_settings(run.file.model) != run.file.tensors:
-        raise RunDamaged(
-            f"{run.path / NAME} is damaged: its tensors are not those of its model", hint="restore it from a backup"
-        )
+        raise RunDamaged(f"{run.path / NAME} is damaged: its tensors are not those of its model")
     run.server.models.require_layout(run.server.model_digest(0))
 
 
@@ -139,9 +137,7 @@ def _federation_of(run: OpenRun, data_dir: Path | None) -> Federation:
     try:
         return recorded(run.file.dataset, data_dir, run.path)
     except (KeyError, ValueError) as error:
-        raise RunDamaged(
-            f"{run.path / NAME} is damaged: its dataset lacks or misspells {error}", hint="restore it from a backup"
-        ) from error
+        raise RunDamaged(f"{run.path / NAME} is damaged: its dataset lacks or misspells {error}") from error
 
 
 def _present(run: OpenRun) -> dict[Any, Callable[[], Any]]:
@@ -149,10 +145,10 @@ def _present(run: OpenRun) -> dict[Any, Callable[[], Any]]:
     return {client: partial(run.clients.samples, client) for client in run.clients.clients()}
 
 
-def open_run(path: Path, workforce: Workforce = _INLINE, *, data_dir: Path | None = None) -> Run:
+def open_run(path: Path, workforce: Workforce = _INLINE) -> Run:
     """Open a run on a built-in dataset from its directory alone."""
     from fedforget.run import Run  # noqa: PLC0415 (torch)
 
     with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
-        engine = engine_of(run, workforce, all_data=run.file.dataset.get("name") != DIGITS, data_dir=data_dir)
+        engine = engine_of(run, workforce, all_data=run.file.dataset.get("name") != DIGITS)
     return Run(path, model=engine.model.module, data=engine.data, **asdict(workforce))

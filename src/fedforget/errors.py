@@ -66,10 +66,11 @@ class FedForgetError(Exception):
 
     code = "error"
     exit_code = 1
+    usual_hint = ""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         self.message = _one_line(message)
-        self.hint = _one_line(hint)
+        self.hint = _one_line(hint or self.usual_hint)
         super().__init__(self.message)
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -127,6 +128,7 @@ class RunBusy(FedForgetError):
 class RunDamaged(FedForgetError):
     code = "run-damaged"
     exit_code = 6
+    usual_hint = "restore it from a backup; see `fedforget doctor`"
 
 
 class CommitsLost(RunDamaged):

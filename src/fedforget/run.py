@@ -10,11 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
+from fedforget.algorithm.learn import Progress
 from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
 from fedforget.disk.files import path_of
+from fedforget.disk.lock import RunLock
 from fedforget.errors import InvalidInput, quoted, shown
+from fedforget.evidence.rebuild import Rebuilt, rebuild_files
 from fedforget.evidence.receipts.check import ReceiptCheck, check_with_run, require_checked
 from fedforget.evidence.receipts.issue import issue
 from fedforget.evidence.replay import Verification, verify
@@ -24,11 +27,11 @@ from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission, r
 from fedforget.requests.policy import Policy
 from fedforget.session import deferral
 from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
-from fedforget.session.engine import Engine, Model, OnRound
+from fedforget.session.engine import Engine, Model
 from fedforget.session.options import RoundOptions
 from fedforget.session.preview import preview
 from fedforget.session.session import Session
-from fedforget.session.starting import create_run, require_place, require_same
+from fedforget.session.starting import create_run, require_no_file, require_same
 from fedforget.session.status import Status, export_run, status_of
 from fedforget.session.workforce import INLINE, Workforce
 from fedforget.store import plan_file, run_directory
@@ -71,11 +74,11 @@ class Run:
         seeds = SeedSource.of_person(seed)
         self.path = path_of(path, "a run")
         require_names(names)
-        left_out = _wanted(without, None, None)
+        left_out = _requests_of(without, None, None)
         learner = Model.of(model, loss)
         if plan is not None and not isinstance(plan, Plan):
             raise InvalidInput(f"a {type(plan).__name__} is not a plan", hint="give fedforget.Plan(...)")
-        require_place(self.path)
+        require_no_file(self.path)
         self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
         if plan is not None:
             wanted = PlanFile(plan, learner.described(names[0]), names[1], b"", learner.structure)
@@ -93,7 +96,7 @@ class Run:
     def train(
         self,
         until: int | None = None,
-        on_round: OnRound | None = None,
+        on_round: Progress | None = None,
         *,
         eval_every: int | None = None,
         recompute_all: bool = False,
@@ -121,7 +124,7 @@ class Run:
         defer: bool = False,
         deadline: str | None = None,
         idempotency_key: str | None = None,
-        on_round: OnRound | None = None,
+        on_round: Progress | None = None,
         eval_every: int | None = None,
         recompute_all: bool = False,
         accept_mixed: bool = False,
@@ -134,7 +137,7 @@ class Run:
         one month from now). ``recompute_all`` and ``accept_mixed``: as for ``train``.
         """
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
-        wanted = [] if new_seed and requests is None and client is None else _wanted(requests, client, sample)
+        wanted = [] if new_seed and requests is None and client is None else _requests_of(requests, client, sample)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
         with deferral.open_for_submission(self.path, submission, defer=defer) as (run, deferred):
             if deferred is not None:
@@ -144,7 +147,7 @@ class Run:
 
     def preview(self, requests: Iterable[Request] | Request) -> ForgettingCost[float]:
         """Return the a-priori cost of forgetting: from the plan and sizes alone, never from the draws."""
-        wanted = _wanted(requests, None, None)
+        wanted = _requests_of(requests, None, None)
         with run_directory.reading(self.path, only_idle=False) as run:
             return preview(run, wanted)
 
@@ -152,7 +155,7 @@ class Run:
         self,
         *,
         everything: bool = False,
-        on_round: OnRound | None = None,
+        on_round: Progress | None = None,
         eval_every: int | None = None,
         recompute_all: bool = False,
         accept_mixed: bool = False,
@@ -177,7 +180,7 @@ class Run:
         returning: bool = False,
         seed: int | str | None = None,
         basis: AnyBasis = Basis.UNKNOWN,
-        on_round: OnRound | None = None,
+        on_round: Progress | None = None,
         eval_every: int | None = None,
         recompute_all: bool = False,
         accept_mixed: bool = False,
@@ -190,7 +193,7 @@ class Run:
         """
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
         require_basis(basis)
-        wanted = _wanted(targets, None, None)
+        wanted = _requests_of(targets, None, None)
         seeds = SeedSource.of_person(seed)
         with self._session(options) as session:
             return session.add(wanted, returning=returning, seeds=seeds, basis=basis)
@@ -234,7 +237,7 @@ class Run:
         with run_directory.reading(self.path) as run:
             return state_digest(run)
 
-    def verify(self, on_round: OnRound | None = None) -> Verification:
+    def verify(self, on_round: Progress | None = None) -> Verification:
         """Replay from round 0 on the remaining data and compare every byte."""
         require_callback(on_round)
         with run_directory.reading(self.path, skip_seed_check=True) as run:
@@ -250,7 +253,7 @@ class Run:
         ).envelope
 
     def check_receipt(
-        self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: OnRound | None = None
+        self, found: ReceiptCheck, *, sample_rounds: int | None = None, on_round: Progress | None = None
     ) -> ReceiptCheck:
         """Compare a receipt from ``read_receipt`` with this run, and replay the rounds recomputed for it."""
         require_checked(found)
@@ -259,6 +262,15 @@ class Run:
         with run_directory.reading(self.path) as run:
             check_with_run(found, run, self._engine, most, on_round)
         return found
+
+    def rebuild(self, on_round: Progress | None = None) -> Rebuilt:
+        """Compute lost or damaged models again from an earlier one, and restore a lost public key.
+
+        A model is written only if it is byte for byte the lost one. Also works while a request is unfinished.
+        """
+        require_callback(on_round)
+        with RunLock(self.path), run_directory.reading(self.path, only_idle=False) as run:
+            return rebuild_files(run, self._engine, on_round)
 
     def export(self, file: str | Path) -> Path:
         """Write the current model as a PyTorch state_dict, or as safetensors if the file has that suffix."""
@@ -290,7 +302,7 @@ def _rounds_to_sample(given: int | None) -> int | None:
     return most
 
 
-def _wanted(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
+def _requests_of(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
     if (requests is None) == (client is None) or (sample is not None and client is None):
         raise InvalidInput("name exactly one thing to forget", hint="give a client, a client and a sample, or a batch")
     if requests is None:

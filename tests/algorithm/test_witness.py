@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fedforget.algorithm.draws import multiplicities
@@ -13,7 +15,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import WITNESSED_STEPS, LocalRound, Trained
-from fedforget.algorithm.witness import Repetition, repeat_witness
+from fedforget.algorithm.witness import Repetition, distance, repeat_witness
 from fedforget.errors import NonFiniteLoss, TrainingFailed
 from fedforget.federation.local import InlineTrainer, LocalFederation
 from tests.helpers import HistoryIsTheModel, World, prf_server
@@ -152,3 +154,28 @@ def test_missing_witness_is_reported_for_a_round_that_stays_and_passed_over_in_a
     del memory._witnesses[first][11]
     assert repeat_witness(server, 15) == Repetition(first, 11, agrees=None)
     assert repeat_witness(server, 0) == Repetition(second, 11, agrees=True)
+
+
+def weights(weight: Sequence[float], count: int = 0) -> dict[str, Any]:
+    return {"weight": np.array(weight, np.float32), "count": np.array(count)}
+
+
+@pytest.mark.parametrize(
+    ("replayed", "expected"),
+    [
+        (weights([1.0, 1.0]), 0.0),
+        (weights([1.0, 1.0 + 2**-22]), 0.0),  # two roundings in as many steps
+        (weights([1.0, 1.5]), 0.5),
+        (weights([1.0, 2.0]), 1.0),
+        (weights([1.0, 1.0], count=1), math.inf),
+    ],
+)
+def test_distance_is_relative_to_the_update(replayed: dict[str, Any], expected: float) -> None:
+    found = distance(weights([1.0, 0.0]), weights([1.0, 1.0]), replayed, ("weight", "count"), 2)
+    assert found == pytest.approx(expected)
+
+
+def test_distance_from_a_model_that_did_not_move_is_infinite() -> None:
+    assert distance(weights([1.0]), weights([1.0]), weights([1.1]), ("weight",), 2) == math.inf
+    assert distance(weights([1.0]), weights([1.0]), weights([1.0]), ("weight",), 2) == 0
+    assert distance(weights([1.0]), weights([1.0]), weights([1.0]), (), 2) == 0

@@ -24,7 +24,6 @@ from fedforget.disk.door import Door
 from fedforget.disk.files import digest
 from fedforget.disk.lock import RunLock
 from fedforget.errors import RunBusy
-from fedforget.health.repair import rebuild
 from fedforget.store import run_directory
 from fedforget.store.names import BOOKS
 from tests.cli.commandline import (
@@ -504,7 +503,7 @@ def test_doctor_reports_a_mismatched_key_pair(run: Path) -> None:
     exchange_key(run)
     before = everything_of(run)
     (check,) = bad_checks(run, "--rebuild").values()
-    assert "receipt-key.pem is not the key that receipts of this run were signed with" in check["detail"]
+    assert "receipt-key.pem is not the key of this run" in check["detail"]
     assert check["rebuildable"] is False
     assert everything_of(run) == before
 
@@ -592,7 +591,7 @@ def test_doctor_and_rebuild_on_busy_run_raise_run_busy(truth: Truth, run: Path) 
         for more in ((), ("--rebuild",)):
             assert refused(5, "run-busy", "doctor", run, *more)["hint"]
         with pytest.raises(RunBusy):
-            rebuild(opened)
+            opened.rebuild()
     assert not (run / truth.place_of(MODELS[1])).exists()
 
 
@@ -625,6 +624,6 @@ def test_rebuild_in_python_with_own_data_and_fedadam(tmp_path: Path, keep: Keep)
         models = parts.server.kept()
         for round_ in list(models)[1:]:
             parts.server.models.path(models[round_]).unlink()
-    found = rebuild(opened)
+    found = opened.rebuild()
     assert (len(found.rebuilt), found.not_rebuilt) == (len(models) - 1, [])
     assert everything_of(tmp_path / "run") == before

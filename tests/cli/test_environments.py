@@ -43,11 +43,14 @@ def test_recompute_all_announces_its_cost_and_is_exact(moved: Path, tmp_path: Pa
 
 
 def test_status_and_verify_report_mixed_environments(moved: Path) -> None:
-    good("forget", moved, "--client", "1", "--accept-mixed")
+    assert "path (draws only)" in good("forget", moved, "--client", "1", "--accept-mixed").out
     status = good_json("status", moved)
     assert status["mixed_environments"]
     assert len(status["environments"]) == 2
-    assert "mixed_environments  yes" in good("status", moved).out
+    assert status["receipts"][0]["guarantee_covers"] == "draws"
+    text = good("status", moved).out
+    assert "mixed_environments  yes" in text
+    assert "path (draws only)" in text
     verified = call("verify", moved)
     assert "different environments" in verified.err
 
@@ -59,3 +62,7 @@ def test_variables_that_change_the_arithmetic_of_a_real_process_are_noticed(tmp_
     result = subprocess.run(command, env=elsewhere, capture_output=True, text=True, check=False)
     assert result.returncode == 16, result.stderr
     assert "ATEN_CPU_CAPABILITY=default" in json.loads(result.stderr)["error"]["message"]
+    result = subprocess.run([*command, "--accept-mixed"], env=elsewhere, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    assert "only the structure" not in result.stderr, "a kept round was trained again, and agrees up to rounding"
+    assert json.loads(result.stdout)["receipts"][0]["guarantee_covers"] == "draws"

@@ -183,7 +183,7 @@ def test_lost_model_of_own_data_names_the_python_call(own: Run) -> None:
         result = call(*command)
         assert result.code in (1, 3)
         assert "--rebuild`" not in result.out + result.err
-        assert "fedforget.health.repair.rebuild(" in result.err
+        assert ".rebuild()` in Python" in result.err
 
 
 def test_request_deferred_during_an_interrupted_batch_stays_in_the_inbox(

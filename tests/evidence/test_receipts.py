@@ -180,6 +180,7 @@ NAMED = {
     "seeds_tainted": "another account of tainted seeds",
     "recomputed_steps": "another number of recomputed steps",
     "model": "another model",
+    "guarantee_covers": "another account of what the guarantee covers",
     "subject": "another state digest",
     "sequence": "another place in the event chain",
 }
@@ -278,6 +279,14 @@ def test_receipt_with_added_or_missing_claims_is_refused_by_the_run(run: Run) ->
             continue
         assert not found.ok, what
         tally("receipts/altered by a holder of the key, refused by the run")
+
+
+def test_receipt_signed_before_the_guarantee_said_what_it_covers_still_verifies(run: Run) -> None:
+    statement = statement_of(run.signed_receipt(ids(run)[-1]))
+    assert statement["predicate"].pop("guarantee_covers") == "bytes"
+    found = checked(run, seal(statement, signing_key(run.path)), sample_rounds=0)
+    assert found.ok, found.problems
+    assert found.guarantee_covers is None
 
 
 def test_ambiguous_payload_is_refused(run: Run) -> None:

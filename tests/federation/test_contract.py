@@ -235,6 +235,20 @@ def test_a_sample_that_was_removed_is_unknown(federation: Federation) -> None:
 # ---------------------------------------------------------------------------------------------------- rewind and remove
 
 
+def test_round_that_is_trained_again_gives_the_same_and_notes_nothing(
+    federation: Federation, memory: ClientsInMemory
+) -> None:
+    (task,) = tasks(1, "03")
+    (reply,) = federation.train([task])
+    federation.train(tasks(2, "03"))
+    before = clients_view(memory, WORLD)
+    assert batches(federation.train_again(task)) == batches(reply)
+    unused = tuple(sample for sample in WORLD["03"] if sample not in expected_first_steps("03", [1]))
+    assert unused
+    assert batches(federation.train_again(task, unused)) == batches(reply)
+    assert clients_view(memory, WORLD) == before
+
+
 @pytest.mark.parametrize("back_to", [0, 1, 2, 3])
 def test_rewind_drops_first_uses_of_later_rounds(federation: Federation, memory: ClientsInMemory, back_to: int) -> None:
     for round_ in (1, 2, 3):

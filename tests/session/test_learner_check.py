@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.data import TensorDataset
 
 import fedforget.training.environment
@@ -35,6 +37,7 @@ from fedforget.errors import (
 from fedforget.federation.local import LocalFederation
 from fedforget.store import run_directory
 from fedforget.store.server_store import ServerStore
+from fedforget.training.arithmetic import fingerprint as _fingerprint
 from fedforget.training.identity import parts_of
 from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import everything_of
@@ -735,6 +738,25 @@ def _set_mkldnn(value: bool) -> None:
     torch.backends.mkldnn.enabled = value  # type: ignore[assignment]
 
 
+def _rounded(result: Any) -> Any:
+    return result.bfloat16().to(result.dtype) if isinstance(result, Tensor) and result.is_floating_point() else result
+
+
+class RoundingFunctions(TorchFunctionMode):
+    """Rounds the result of every function of torch."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return _rounded(func(*args, **(kwargs or {})))
+
+
+class RoundingOperations(TorchDispatchMode):
+    """Rounds the products of matrices."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        return _rounded(result) if "mm" in str(func) else result
+
+
 MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -750,6 +772,8 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "default device": lambda: switched(lambda: None, torch.set_default_device, "meta"),
     "device context": lambda: torch.device("meta"),
     "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
+    "function mode": RoundingFunctions,
+    "dispatch mode": RoundingOperations,
 }
 
 
@@ -876,14 +900,202 @@ def test_mixed_run_is_reported_by_status_verify_and_full_receipt_but_not_the_pub
     full, public = (_predicate(run, receipt.id, public=public) for public in (False, True))
     assert full["mixed_environments"] is True
     assert "environment" not in str(public)
+    assert (full["guarantee_covers"], receipt.guarantee_covers, found.guarantee_covers) == ("draws", "draws", "draws")
+    assert public.keys() == full.keys() - RECOMPUTATION
+    assert public["guarantee"] == full["guarantee"]
     with pytest.raises(EnvironmentDiffers):
         run.forget(next(Request(client) for client in DATA if client != request.client))
+
+
+RECOMPUTATION = {
+    "state_mac_before", "first_changed_step", "recomputed_steps", "recomputed_rounds", "guarantee_covers",
+    "mixed_environments", "model",
+}  # fmt: skip
+
+
+def test_public_receipts_of_a_mixed_run_and_of_another_have_the_same_guarantee(
+    scratch_path: Path, set_processor: Callable[[str], None]
+) -> None:
+    """A public receipt must not tell that rounds were recomputed elsewhere."""
+    public, full = list[dict[str, Any]](), list[dict[str, Any]]()
+    for name in ("mixed", "single"):
+        set_processor("old")
+        run = make(scratch_path / name, seed=None)
+        run.train()
+        set_processor("new" if name == "mixed" else "old")
+        (receipt,) = run.forget(late_client(run), basis="exogenous", accept_mixed=True)
+        public.append(_predicate(run, receipt.id, public=True))
+        full.append(_predicate(run, receipt.id, public=False))
+    assert [each["guarantee"] for each in (*public, *full)] == ["law-and-path"] * 4
+    assert public[0].keys() == public[1].keys()
+    assert [each["guarantee_covers"] for each in full] == ["draws", "bytes"]
+
+
+def test_recompute_all_makes_the_guarantee_one_of_bytes_again(
+    scratch_path: Path, set_processor: Callable[[str], None]
+) -> None:
+    set_processor("old")
+    run = make(scratch_path / "run")
+    run.train()
+    set_processor("new")
+    (mixed,) = run.forget(late_client(run), accept_mixed=True)
+    (exact,) = run.forget(late_client(run), recompute_all=True)
+    assert (mixed.guarantee_covers, exact.guarantee_covers) == ("draws", "bytes")
+    assert run.verify().guarantee_covers == "bytes"
 
 
 def _predicate(run: Run, identifier: str, *, public: bool) -> dict[str, Any]:
     envelope = run.signed_receipt(identifier, public=public)
     predicate: dict[str, Any] = json.loads(base64.b64decode(envelope["payload"]))["predicate"]
     return predicate
+
+
+class Adjustable(nn.Module):
+    """A module and a loss that a test changes while their names stay."""
+
+    activation: Callable[[Tensor], Tensor] = torch.relu
+    smoothing, scale, trains_front, dropped = 0.0, 1.0, True, 0.0
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.front, self.back = nn.Linear(4, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kind = type(self)
+        hidden = kind.activation(self.front(x) if kind.trains_front else self.front(x).detach())
+        found: Tensor = self.back(nn.functional.dropout(hidden, kind.dropped))
+        return found
+
+
+def adjustable_loss(output: Tensor, wanted: Tensor) -> Tensor:
+    return nn.functional.cross_entropy(output, wanted, label_smoothing=Adjustable.smoothing) * Adjustable.scale
+
+
+ADJUSTMENTS: dict[str, tuple[str, Any]] = {
+    "loss": ("smoothing", 0.1),
+    "activation": ("activation", torch.tanh),
+    "frozen layer": ("trains_front", False),
+    "learning rate": ("scale", 1.1),
+    "diverging loss": ("scale", float("inf")),
+}
+
+
+def make_adjustable(path: Path, plan: Plan = PLAN, **more: Any) -> Run:
+    return make(path, plan, model=Adjustable(), loss=adjustable_loss, **more)
+
+
+@pytest.mark.parametrize("option", [{"recompute_all": True}, {"accept_mixed": True}], ids=str)
+@pytest.mark.parametrize("adjustment", ADJUSTMENTS)
+@pytest.mark.parametrize("keep", ["every", 3, "ends"])
+def test_another_learner_in_another_environment_is_refused_before_anything_changes(
+    scratch_path: Path,
+    set_processor: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    option: dict[str, Any],
+    adjustment: str,
+    keep: Any,
+) -> None:
+    """No witness can be compared there, and all names agree: kept rounds are trained again."""
+    set_processor("old")
+    run = make_adjustable(scratch_path / "run", replace(PLAN, keep=keep))
+    run.train(5)
+    before = function_files(run.path)
+    request = next(
+        Request(client, sample) for client in DATA for sample in DATA[client] if _used_late(run, client, sample)
+    )
+    set_processor("new")
+    with monkeypatch.context() as patch:
+        patch.setattr(Adjustable, *ADJUSTMENTS[adjustment])
+        for attempt in (lambda: run.forget(request, **option), lambda: run.train(**option)):
+            with pytest.raises(LearnerDiffers, match="computes something else than in round"):
+                attempt()
+    assert function_files(run.path) == before
+    assert (run.status().requests, run.status().pending) == (0, False)
+    (receipt,) = run.forget(request, **option)
+    assert receipt.state == "purged"
+    assert run.train(**option).rounds_done == PLAN.rounds
+    assert run.verify().ok
+
+
+def _used_late(run: Run, client: int, sample: int) -> bool:
+    """Return whether a sample was first used after the third round."""
+    with run_directory.reading(run.path) as opened:
+        return opened.clients.first_steps(client).get(sample, 0) > 3 * PLAN.local_steps
+
+
+def test_rewind_to_round_0_in_another_environment_checks_the_learner(
+    scratch_path: Path, set_processor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No round stays, so that no environments are mixed and no option is needed."""
+    set_processor("old")
+    run = make_adjustable(scratch_path / "run")
+    run.train()
+    first, before = first_drawn(run), function_files(run.path)
+    set_processor("new")
+    with monkeypatch.context() as patch:
+        patch.setattr(Adjustable, "smoothing", 0.1)
+        with pytest.raises(LearnerDiffers):
+            run.forget(client=first)
+    assert function_files(run.path) == before
+    run.forget(client=first)
+    assert run.verify().ok
+
+
+def test_renamed_learner_in_another_environment_is_accepted_if_kept_rounds_agree(
+    scratch_path: Path, set_processor: Callable[[str], None]
+) -> None:
+    set_processor("old")
+    run = make(scratch_path / "run")
+    run.train(4)
+    set_processor("new")
+    with pytest.raises(LearnerDiffers, match="than in round 4"):
+        Run(run.path, model=net(nn.Tanh), data=DATA).train(accept_mixed=True)
+    assert Run(run.path, model=net(Relu), data=DATA).train(accept_mixed=True).rounds_done == PLAN.rounds
+
+
+@pytest.mark.parametrize("reason", ["too many rounds", "random layers", "chaos"])
+def test_learner_that_cannot_be_compared_in_another_environment_is_reported(
+    scratch_path: Path,
+    set_processor: Callable[[str], None],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    reason: str,
+) -> None:
+    plan = replace(PLAN, rounds=12, keep="ends" if reason == "too many rounds" else "every")
+    if reason == "random layers":
+        monkeypatch.setattr(Adjustable, "dropped", 0.3)
+        monkeypatch.setattr(
+            "fedforget.training.arithmetic.fingerprint", lambda: {**_fingerprint(), "random": str(_processor_now())}
+        )
+    if reason == "chaos":
+        monkeypatch.setattr("fedforget.algorithm.witness._LAST_BITS", (10**5,))
+    set_processor("old")
+    run = make_adjustable(scratch_path / "run", plan)
+    run.train(11)
+    set_processor("new")
+    monkeypatch.setattr(Adjustable, "smoothing", 0.1)
+    run.train(accept_mixed=True)
+    assert "only the structure of the learner could be compared" in caplog.text
+
+
+def _processor_now() -> str:
+    return fedforget.training.environment.environment()["processor"]
+
+
+def test_random_layers_that_draw_alike_in_another_environment_are_compared(
+    scratch_path: Path, set_processor: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Adjustable, "dropped", 0.3)
+    set_processor("old")
+    run = make_adjustable(scratch_path / "run")
+    run.train(4)
+    set_processor("new")
+    with monkeypatch.context() as patch:
+        patch.setattr(Adjustable, "smoothing", 0.1)
+        with pytest.raises(LearnerDiffers):
+            run.train(accept_mixed=True)
+    assert run.train(accept_mixed=True).rounds_done == PLAN.rounds
 
 
 def test_recompute_all_together_with_accept_mixed_is_refused(scratch_path: Path) -> None:

@@ -303,7 +303,7 @@ def test_hints_name_the_command_or_the_call_in_python(tmp_path: Path) -> None:
         (hints.train, "train {}", ".train()"),
         (hints.forget, "forget {}", ".forget(…)"),
         (hints.run_pending, "run-pending {}", ".run_pending()"),
-        (hints.rebuild, "doctor {} --rebuild", "fedforget.health.repair.rebuild("),
+        (hints.rebuild, "doctor {} --rebuild", ").rebuild()"),
     ):
         assert hint(tmp_path) == f"`fedforget {command.format(tmp_path)}`", "no plan: nothing says it is the caller's"
         assert call in hint(own)

@@ -76,11 +76,17 @@ class Client:
 
     def first_steps(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
         """Return the steps that the witness of a round covers, on the samples that stay. Notes no first use."""
-        work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
-        if staying is not self.samples:  # erasing a sample that was not drawn leaves the draws as they are
-            work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
+        work = self.same_round(task, leaving)
         steps = min(WITNESSED_STEPS, len(work.rows))
         return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
+
+    def same_round(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
+        """Return an earlier local round again, on the samples that stay. Notes no first use."""
+        work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
+        if staying is self.samples:
+            return work
+        # Erasing a sample that was not drawn leaves the draws as they are.
+        return replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
 
     def _round(self, task: TrainTask, draws: LocalDraws) -> LocalRound:
         after = min(WITNESSED_STEPS, len(draws.rows)) if self._plan.has_witness(task.round) else 0

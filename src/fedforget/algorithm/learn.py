@@ -12,6 +12,7 @@ from fedforget.algorithm.ports import Aggregator, Federation, ServerMemory, Stat
 from fedforget.algorithm.seeds import SeedSource
 
 OnRound = Callable[[int, State], object]  # a true value stops the loop after that round
+Progress = Callable[[int], None]  # called with the number of each round that is done
 DrawSlots = Callable[[Priorities, IdSet, int, int], list[Id]]  # same contract as ``draw_clients_with_replacement``
 
 
@@ -40,6 +41,11 @@ class Server:
         self.federation.reseed(clients)
         self.memory.reseed(own, {client: seed.commitment for client, seed in clients.items()})
         self.priorities = PrfPriorities(own.value)
+
+
+def reporting(progress: Progress | None) -> OnRound | None:
+    """Return a callback for ``learn`` that reports the number of each round."""
+    return None if progress is None else lambda round_, _: progress(round_)
 
 
 def learn(server: Server, until: int, on_round: OnRound | None = None) -> None:

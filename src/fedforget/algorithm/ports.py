@@ -123,6 +123,9 @@ class Federation(Protocol):
         the round did not draw, and that may be missing from the data.
         """
 
+    def train_again(self, task: TrainTask, leaving: Collection[Id] = ()) -> TrainReply:
+        """Train a client's local round of an earlier round again, and note nothing. ``leaving``: as for ``repeats``."""
+
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
         """Return, for each query, what erasing its samples would change."""
 

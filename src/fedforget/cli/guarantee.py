@@ -1,4 +1,4 @@
-"""Whether a request without a basis lowers the guarantee, for the warning of ``forget``, ``cancel`` and ``add``."""
+"""The guarantee in tables, and whether a request without a basis lowers it, for the warning of some commands."""
 
 from __future__ import annotations
 
@@ -14,6 +14,11 @@ LAW_LOST = (
     "without --basis the guarantee drops to `path`, from now on; to avoid it, give --basis "
     "exogenous if the choice did not depend on draws or model, or draw new seeds afterwards (--new-seed)"
 )
+
+
+def claim(guarantee: str | None, covers: str | None) -> str | None:
+    """Return a guarantee for people: with its limit, if it does not cover the bytes."""
+    return f"{guarantee} (draws only)" if covers == "draws" else guarantee
 
 
 def has_law(run: OpenRun) -> bool:

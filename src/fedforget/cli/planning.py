@@ -23,6 +23,7 @@ from fedforget.federation.pool import default_workers
 from fedforget.planner.report import Circumstances, facts_of
 from fedforget.planner.search import Choice, cheapest_plans
 from fedforget.planner.windows import Requests
+from fedforget.requests.policy import BATCH, Policy
 
 DIGITS_MLP_BYTES = 4 * (64 * 64 + 64 + 64 * 10 + 10)
 _WINDOWS = (1.0, 7.0, 30.0)
@@ -58,8 +59,7 @@ class Expectation:
                 option = "--" + name.replace("_", "-")
                 raise InvalidInput(f"{option} must be a whole number from 1, not {value}", hint="correct the value")
         for days in self.window or ():
-            if not 0 < days < float("inf"):
-                raise InvalidInput(f"a window cannot have {days} days", hint="give --window a number above 0")
+            Policy.of_days(BATCH, days)  # raises for a window that no run can have
 
     def circumstances(self, sizes: Sequence[int], model_bytes: int) -> Circumstances:
         try:

@@ -226,7 +226,7 @@ def doctor(
 
 def _rebuilt(run: Path, how: EngineOptions, output: Output) -> dict[str, Any]:
     from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
-    from fedforget.health.repair import rebuild_files  # noqa: PLC0415 (torch)
+    from fedforget.evidence.rebuild import rebuild_files  # noqa: PLC0415 (torch)
 
     with RunLock(run), run_directory.reading(run, only_idle=False) as opened:
         engine = engine_of(

@@ -10,6 +10,7 @@ import typer
 
 from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
+from fedforget.cli.guarantee import claim
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, days_left, pairs, standing, table
 from fedforget.errors import escaped
@@ -46,7 +47,8 @@ def status(
             return shown
         header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
         rows = [
-            (r["id"], r["level"], r["basis"], r["state"], r["received"], days_left(r), r["guarantee"]) for r in receipts
+            (r["id"], *(r[name] for name in header[1:5]), days_left(r), claim(r["guarantee"], r["guarantee_covers"]))
+            for r in receipts
         ]
         return f"{shown}\n\n{table(header, rows)}"
 

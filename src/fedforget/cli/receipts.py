@@ -18,7 +18,8 @@ from fedforget.store import hints, run_directory
 receipt = typer.Typer(help="Signed receipts: show one, or verify one.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
 _SHOWN = (
-    "guarantee", "seeds_tainted", "seeds_tainted_now", "signature_ok", "run_ok", "rounds_replayed", "bitwise_equal",
+    "guarantee", "guarantee_covers", "seeds_tainted", "seeds_tainted_now", "signature_ok", "run_ok",
+    "rounds_replayed", "bitwise_equal",
 )  # fmt: skip
 
 
@@ -40,9 +41,7 @@ def show(
     from fedforget.evidence.receipts.check import taint_note  # noqa: PLC0415
     from fedforget.evidence.receipts.issue import issue  # noqa: PLC0415
 
-    if out is not None and out.resolve().is_relative_to(run.resolve()):
-        raise InvalidInput(f"{out} is inside the run", hint="write it to a place outside the run directory")
-    place = None if out is None else require_place(out)
+    place = None if out is None else require_place(out, outside=run)
     issued = issue(run, request, public=public, new_key=new_key)
     envelope = json.dumps(issued.envelope, indent=2)
     if place is None:

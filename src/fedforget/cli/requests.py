@@ -15,7 +15,7 @@ import typer
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.app import app
-from fedforget.cli.guarantee import LAW_LOST, costs_the_law, has_law
+from fedforget.cli.guarantee import LAW_LOST, claim, costs_the_law, has_law
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import RoundsOptions
 from fedforget.cli.output import Output, pairs, table
@@ -136,7 +136,15 @@ def _target(r: Receipt) -> Iterator[int | str | None]:
 
 
 def _row(r: Receipt) -> tuple[object, ...]:
-    return r.id, r.level, *_target(r), r.first_changed_step, r.recomputed_steps, r.state, r.guarantee
+    return (
+        r.id,
+        r.level,
+        *_target(r),
+        r.first_changed_step,
+        r.recomputed_steps,
+        r.state,
+        claim(r.guarantee, r.guarantee_covers),
+    )
 
 
 def _requests(client: str | None, sample: str | None, batch: Path | None) -> list[Request]:

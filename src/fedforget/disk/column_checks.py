@@ -26,9 +26,9 @@ def is_text(column: str) -> str:
     return f"typeof({column}) = 'text'"
 
 
-def is_name(column: str, most: int = 64) -> str:
+def is_name(column: str) -> str:
     """Require a short ASCII text without NUL: length() stops at a NUL and counts characters; of a blob, bytes."""
-    length = f"length({column}) BETWEEN 1 AND {most} AND length({column}) = length(CAST({column} AS BLOB))"
+    length = f"length({column}) BETWEEN 1 AND 64 AND length({column}) = length(CAST({column} AS BLOB))"
     return f"typeof({column}) = 'text' AND {length}"
 
 

@@ -44,7 +44,6 @@ class Database:
     ) -> None:
         """Create the file, or open and validate an existing one; ``writable`` also calls ``begin_writing``."""
         self.path = path
-        self._schema, self._version = schema, version
         self.behind: WriteBehind | None = None
         self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
         self.changed = create  # since it was opened or rebuilt
@@ -123,7 +122,7 @@ class Database:
                 hint="free some space and give the same command again; nothing was lost",
             )
         if any(sign in text for sign in ("malformed", "no such table", "no such column", "decode to UTF-8")):
-            return RunDamaged(f"{self.path} is damaged: {text[:200]}", hint=read_only.BACKUP)
+            return RunDamaged(f"{self.path} is damaged: {text[:200]}")
         return StorageFailed(f"cannot use {self.path}: {text}", hint="check the disk and permissions")
 
     @contextlib.contextmanager
@@ -256,16 +255,8 @@ def discard(rebuilt: Path) -> None:
 
 def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:
     create_private(path)
-    connection = _connection(path)
-    try:
-        connection.execute("PRAGMA page_size=4096")
-        connection.execute("PRAGMA journal_mode=MEMORY")
-        connection.executescript(f"BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
-        _prepare(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
+    settings = "PRAGMA page_size=4096; PRAGMA journal_mode=MEMORY"
+    return _connect(path, f"{settings}; BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
 
 
 def _connection(path: Path) -> sqlite3.Connection:
@@ -273,10 +264,11 @@ def _connection(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
 
 
-def _connect(path: Path) -> sqlite3.Connection:
-    """Open an existing database for writing."""
+def _connect(path: Path, script: str = "") -> sqlite3.Connection:
+    """Open a database for writing, after running a script that fills a new one."""
     connection = _connection(path)
     try:
+        connection.executescript(script)
         _prepare(connection)
     except BaseException:
         connection.close()

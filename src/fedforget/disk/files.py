@@ -94,10 +94,15 @@ def path_of(given: object, what: str) -> Path:
     )
 
 
-def require_place(path: Path) -> Path:
-    """Resolve the path of an output file, following links. Refuse to replace anything but a regular file."""
+def require_place(path: Path, *, outside: Path) -> Path:
+    """Resolve the path of an output file, following links.
+
+    Refuse a place inside the run ``outside``, and to replace anything but a regular file.
+    """
     with storage_errors(path):
         place = path.resolve()
+        if place.is_relative_to(outside.resolve()):
+            raise InvalidInput(f"{path} is inside the run", hint="write it to a place outside the run directory")
         if place.exists() and not place.is_file():
             raise InvalidInput(f"{path} is not a regular file", hint="give the name of a file, new or to be replaced")
         return place

@@ -36,9 +36,9 @@ def parse_names(text: str, path: Path) -> dict[str, str]:
     try:
         found = parse_object(text)
     except ValueError as error:
-        raise RunDamaged(f"{path} is damaged: {error}", hint="restore it from a backup") from error
+        raise RunDamaged(f"{path} is damaged: {error}") from error
     if not all(isinstance(value, str) for value in found.values()):
-        raise RunDamaged(f"{path} is damaged: a value is not a text", hint="restore it from a backup")
+        raise RunDamaged(f"{path} is damaged: a value is not a text")
     return found
 
 

@@ -27,7 +27,6 @@ from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, RunTooOld, S
 JOURNAL = "-journal"
 _TICK = 100_000  # virtual machine instructions between two calls of ``Bound``
 _TICKS, _BYTES_A_TICK = 1000, 2000  # ticks allowed for an empty file, and bytes that allow one more
-BACKUP = "restore it from a backup; see `fedforget doctor`"
 Page = Callable[[int], bytes]  # the bytes of a page, counted from 1
 _SCHEMA = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY rowid"
 
@@ -167,7 +166,7 @@ def guard(connection: sqlite3.Connection) -> None:
 def _check_schema(path: Path, connection: sqlite3.Connection, schema: str) -> None:
     """Require exactly our tables, character by character: no views, triggers, indexes or extra columns."""
     if connection.execute(_SCHEMA).fetchall() != _as_made(schema):
-        raise RunDamaged(f"{path} is damaged: its tables are not those of a run", hint=BACKUP)
+        raise RunDamaged(f"{path} is damaged: its tables are not those of a run")
 
 
 @cache
@@ -202,7 +201,7 @@ def _checks(sql: str) -> Iterator[str]:
 
 def require(path: Path, problem: str | None) -> None:
     if problem is not None:
-        raise RunDamaged(f"{path} is damaged: {problem}", hint=BACKUP)
+        raise RunDamaged(f"{path} is damaged: {problem}")
 
 
 def as_own_error(path: Path, error: Exception) -> FedForgetError:
@@ -214,4 +213,4 @@ def as_own_error(path: Path, error: Exception) -> FedForgetError:
         text = "it holds invalid UTF-8"
     if text == "interrupted":
         text = "reading it takes far longer than its size explains"
-    return RunDamaged(f"{path} is damaged: {text[:200]}", hint=BACKUP)
+    return RunDamaged(f"{path} is damaged: {text[:200]}")

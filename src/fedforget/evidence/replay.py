@@ -11,7 +11,7 @@ import numpy as np
 
 from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.ids import Id
-from fedforget.algorithm.learn import OnRound, Server, learn
+from fedforget.algorithm.learn import OnRound, Progress, Server, learn, reporting
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
@@ -19,6 +19,7 @@ from fedforget.data.federated import FederatedData
 from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged
 from fedforget.federation.draw_ahead import drawing_ahead
+from fedforget.requests.lifecycle import covered_by_guarantee
 from fedforget.store import record_audit
 from fedforget.store.books import PARTS
 from fedforget.store.checks import seed_problems
@@ -56,9 +57,14 @@ class Verification:
         whole = self.models_ok and self.data_ok and self.seeds_ok and self.chain_ok
         return equal and whole and self.draws_ok is True and self.witnesses_ok is not False
 
+    @property
+    def guarantee_covers(self) -> str | None:
+        """What the guarantees of this run make equal: ``bytes``, or only the ``draws`` if environments are mixed."""
+        return covered_by_guarantee(self.environments > 1)
+
     def as_dict(self) -> dict[str, Any]:
         """Return the fields for JSON."""
-        return {"ok": self.ok, **asdict(self)}
+        return {"ok": self.ok, "guarantee_covers": self.guarantee_covers, **asdict(self)}
 
 
 class Replayer(Protocol):
@@ -79,13 +85,13 @@ class Replayer(Protocol):
     def check_data(self, run: OpenRun) -> None: ...
 
 
-def verify(run: OpenRun, engine: Replayer, on_round: Callable[[int], None] | None = None) -> Verification:
+def verify(run: OpenRun, engine: Replayer, on_round: Progress | None = None) -> Verification:
     """Check seeds, chain, data and model files, then replay the run and compare."""
     with engine.computing():
         return _verify(run, engine, on_round)
 
 
-def _verify(run: OpenRun, engine: Replayer, on_round: Callable[[int], None] | None) -> Verification:
+def _verify(run: OpenRun, engine: Replayer, on_round: Progress | None) -> Verification:
     here, reach = numeric_environment(), engine.federation
     trained = run.record.environments.of_rounds(run.server.rounds_done)
     kinds = {arithmetic(each.environment) for each in trained}
@@ -147,7 +153,7 @@ def _replay(
     aggregate: Aggregator,
     found: Verification,
     same_environment: bool,
-    on_round: Callable[[int], None] | None,
+    on_round: Progress | None,
 ) -> None:
     roster = run.server.roster
     memory, clients = memory_from(run, 0), clients_of(run)
@@ -171,9 +177,7 @@ def _replay(
             found.problems.append("the clients' witnesses are not those of their first steps")
 
 
-def _comparing(
-    run: OpenRun, found: Verification, same_environment: bool, on_round: Callable[[int], None] | None
-) -> OnRound:
+def _comparing(run: OpenRun, found: Verification, same_environment: bool, on_round: Progress | None) -> OnRound:
     """Return a callback that compares each replayed state with the stored one, and adds differences to ``found``."""
     kept = run.server.kept()
 
@@ -199,14 +203,13 @@ def _comparing(
 
 
 def replay_rounds(
-    run: OpenRun, engine: Replayer, rounds: Sequence[int], on_round: Callable[[int], None] | None = None
+    run: OpenRun, engine: Replayer, rounds: Sequence[int], on_round: Progress | None = None
 ) -> tuple[int, list[str]]:
     """Replay single rounds, each from the kept state before it to the kept state at or after it.
 
     Return the number of replayed rounds and the problems found.
     """
     kept = run.server.kept()
-    after = None if on_round is None else lambda round_, _: on_round(round_)
     trained, problems, known = 0, list[str](), 0
     for wanted in sorted(set(rounds)):
         if wanted <= known:
@@ -214,7 +217,7 @@ def replay_rounds(
         start, stop = run.server.kept_at_or_before(wanted - 1), min(r for r in kept if r >= wanted)
         memory, clients = memory_from(run, start), clients_of(run)
         with engine.federation(clients, clients.sizes) as federation:
-            learn(replaying_server(run, memory, federation, engine.aggregator()), stop, after)
+            learn(replaying_server(run, memory, federation, engine.aggregator()), stop, reporting(on_round))
         if digest(encode(memory.load(stop))) != kept[stop]:
             problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
         trained, known = trained + stop - start, stop

@@ -143,6 +143,10 @@ class LocalFederation:
         checksum = self._inline.train_one(client.first_steps(task, leaving)).checksum
         return checksum is not None and client.witness(task.round, checksum) == noted
 
+    def train_again(self, task: TrainTask, leaving: Collection[Id] = ()) -> TrainReply:
+        work = self._client(task.client).same_round(task, leaving)
+        return TrainReply(task.client, self._inline.train_one(work).model)
+
     def close(self) -> None:
         self._trainer.close()
 

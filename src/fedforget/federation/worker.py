@@ -72,10 +72,7 @@ class Worker:
         try:
             self.pipe, theirs = context.Pipe()
         except OSError as error:
-            raise TrainingFailed(
-                f"no worker process could be started: {error.strerror}",
-                hint="use fewer --workers, or --federation inline",
-            ) from error
+            raise _cannot_start(error) from error
         _pipes.add(self.pipe)
 
         def live(parent: int) -> None:
@@ -99,10 +96,7 @@ class Worker:
             except OSError as error:
                 self.pipe.close()
                 _pipes.discard(self.pipe)
-                raise TrainingFailed(
-                    f"no worker process could be started: {error.strerror}",
-                    hint="use fewer --workers, or --federation inline",
-                ) from error
+                raise _cannot_start(error) from error
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 gc.unfreeze()
@@ -151,6 +145,12 @@ class Worker:
         if self._process.is_alive():
             self._process.kill()
             self._process.join()
+
+
+def _cannot_start(error: OSError) -> TrainingFailed:
+    return TrainingFailed(
+        f"no worker process could be started: {error.strerror}", hint="use fewer --workers, or --federation inline"
+    )
 
 
 def _within(patience: float, action: Callable[[], Any]) -> Any:

@@ -1,1 +1,1 @@
-"""Checks of every file of a run, the doctor, and repair."""
+"""Checks of every file of a run, and the doctor."""

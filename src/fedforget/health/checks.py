@@ -11,11 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget.disk.door import Door
 from fedforget.disk.wal import LARGEST_IMAGE
-from fedforget.errors import FedForgetError, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.errors import FedForgetError, RunDamaged, StorageFailed
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
 from fedforget.requests.inbox import Inbox
@@ -24,6 +24,7 @@ from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.model_files import SUFFIX, ModelFiles
 from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
 from fedforget.store.record import Record
+from fedforget.store.run_directory import unfinished_error
 
 _MACHINE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
@@ -39,7 +40,7 @@ class Check:
     ok: bool
     detail: str
     remedy: str = ""
-    rebuildable: bool = False  # ``fedforget.health.repair`` can derive it from the other files
+    rebuildable: bool = False  # ``fedforget.evidence.rebuild`` can derive it from the other files
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -120,7 +121,7 @@ class Examination:
         if not any(map(os.path.lexists, (private, public))) and known is None:
             yield Check(PRIVATE_KEY, True, "none was made yet")
             return
-        found = list[Ed25519PublicKey]()
+        found = list[Ed25519PrivateKey]()
         whole = _examined(PRIVATE_KEY, lambda: _private_half(self._path, known, found), _LOST_KEY)
         yield whole
         problem = receipt_key.permissions_problem(self._path) if whole.ok else None
@@ -136,20 +137,18 @@ class Examination:
 
     def _requests(self, trail: Record) -> Check:
         """Report pending and overdue requests, including those still in the inbox."""
-        remedy = f"finish it with {hints.train(self._path)}"
-        check = _examined("requests", partial(_unfinished, trail), remedy)
+        check = _examined("requests", partial(_unfinished, trail, self._path), unfinished_error(self._path).hint)
         if not check.ok:
             return check
         with contextlib.suppress(FedForgetError):  # ``_inbox`` reports unreadable files
-            open_requests = [receipt for receipt in trail.book.receipts() if receipt.is_open]
-            open_requests += [r for _, found in inbox.Inbox(self._path).submissions() for r in found.receipts()]
-            overdue = [receipt for receipt in open_requests if receipt.is_overdue()]
+            waiting = inbox.open_requests(trail.book.receipts(), Inbox(self._path))
+            overdue = [receipt for receipt in waiting if receipt.is_overdue()]
             if overdue:
                 since = min(receipt.deadline or "" for receipt in overdue)
                 remedy = f"carry them out with {hints.run_pending(self._path)}"
                 return Check("requests", False, f"{len(overdue)} overdue, the first since {since}", remedy)
-            if open_requests:
-                return Check("requests", True, f"{len(open_requests)} pending, none overdue")
+            if waiting:
+                return Check("requests", True, f"{len(waiting)} pending, none overdue")
         return check
 
     def _inbox(self) -> Iterator[Check]:
@@ -236,22 +235,17 @@ def _chain(trail: Record) -> str:
     return "unbroken"
 
 
-def _unfinished(trail: Record) -> str:
+def _unfinished(trail: Record, run: Path) -> str:
     if trail.batches.unfinished():
-        raise UnfinishedRequest("one was interrupted")
+        raise unfinished_error(run)
     return "none pending"
 
 
-def _private_half(run: Path, known: str | None, found: list[Ed25519PublicKey]) -> str:
-    path, door = run / PRIVATE_KEY, Door(run)
-    if door.status(PRIVATE_KEY) is None:
-        raise RunDamaged(f"{path} is missing, and receipts were signed with it")
-    key = receipt_key.read_private_key(run)
-    if receipt_key.private_pem(key) != door.read(PRIVATE_KEY, receipt_key.MOST):
-        raise RunDamaged(f"{path} is damaged: it holds a key, but not as it was written")
-    if known is not None and receipt_key.key_id(key.public_key()) != known:
-        raise RunDamaged(f"{path} is not the key that receipts of this run were signed with")
-    found.append(key.public_key())
+def _private_half(run: Path, known: str | None, found: list[Ed25519PrivateKey]) -> str:
+    key = receipt_key.known_key(run, known)
+    if receipt_key.private_pem(key) != Door(run).read(PRIVATE_KEY, receipt_key.MOST):
+        raise RunDamaged(f"{run / PRIVATE_KEY} is damaged: it holds a key, but not as it was written")
+    found.append(key)
     return "whole"
 
 
@@ -263,9 +257,8 @@ def _public_half(run: Path) -> str:
     return "whole"
 
 
-def _pair(run: Path, key: Ed25519PublicKey) -> str:
-    if Door(run).read(PUBLIC_KEY, receipt_key.MOST) != receipt_key.public_pem(key):
-        raise RunDamaged(f"{run / PUBLIC_KEY} is not the public half of {PRIVATE_KEY}")
+def _pair(run: Path, key: Ed25519PrivateKey) -> str:
+    receipt_key.require_pair(run, key)
     return "whole"
 
 

@@ -77,10 +77,7 @@ class Batches:
             try:
                 intents.append(Intent.decode(batch_id, body))
             except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
-                raise RunDamaged(
-                    f"{self.database.path} is damaged: the intent of {batch_id} cannot be read",
-                    hint="restore it from a backup",
-                ) from error
+                raise RunDamaged(f"{self.database.path} is damaged: the intent of {batch_id} cannot be read") from error
         return intents
 
     def stage(self, intent: Intent) -> Stage:

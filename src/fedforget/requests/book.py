@@ -14,7 +14,7 @@ from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_json
 from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
 from fedforget.requests.chain import Event, EventChain
-from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
+from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, covered_by_guarantee
 from fedforget.requests.pseudonyms import Pseudonyms
 
 _SHOWN = (
@@ -92,15 +92,24 @@ class RequestBook:
 
     def _receipts(self, which: str, values: Sequence[Any] = (), events: Sequence[Event] | None = None) -> list[Receipt]:
         times: dict[str, dict[str, str]] = {}
+        mixed: dict[str, bool | None] = {}
         for event in self.chain.events() if events is None else events:
             if event.kind in list(Stage):
                 when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
                 times.setdefault(event.body.get("request", ""), {})[event.kind] = when
+            if event.kind == Stage.COMPLETED:
+                mixed[event.body.get("request", "")] = event.body.get("mixed_environments")
         rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
         place = {identifier: number for number, identifier in enumerate(times)}  # events are in order
         rows.sort(key=lambda row: place.get(row[0], len(place)))
         return [
-            Receipt(client=None, sample=None, times=times.get(row[0], {}), **dict(zip(_SHOWN, row, strict=True)))
+            Receipt(
+                client=None,
+                sample=None,
+                times=times.get(row[0], {}),
+                guarantee_covers=covered_by_guarantee(mixed.get(row[0])),
+                **dict(zip(_SHOWN, row, strict=True)),
+            )
             for row in rows
         ]
 
@@ -146,8 +155,7 @@ class RequestBook:
             return self._originals(map(str, parse_json(rows[0][1])))
         except (ValueError, TypeError) as error:
             raise RunDamaged(
-                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read",
-                hint="restore it from a backup",
+                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
             ) from error
 
     # Accepting

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import contextlib
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedforget.disk.door import Door
 from fedforget.disk.files import TEMPORARY, digest, storage_errors, sync_directory, unlink_leftover, write_durably
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed
-from fedforget.requests.lifecycle import Submission
+from fedforget.requests.lifecycle import Receipt, Submission
 
 NAME = "inbox"
 _SUFFIX = ".json"
@@ -147,3 +148,9 @@ def _unsealed(sealed: bytes) -> bytes:
     if digest(data).encode() != known:
         raise ValueError("its digest does not match")
     return data
+
+
+def open_requests(receipts: Iterable[Receipt], inbox: Inbox) -> list[Receipt]:
+    """Return the requests that are not closed, of those in the book and those that no process has accepted yet."""
+    submitted = (receipt for _, submission in inbox.submissions() for receipt in submission.receipts())
+    return [receipt for receipt in (*receipts, *submitted) if receipt.is_open]

@@ -61,6 +61,14 @@ def guarantee_of(seed_origin: str, tainted: bool, basis: str, new_seed: bool) ->
     return GUARANTEE_LAW if clean else GUARANTEE_PATH
 
 
+def covered_by_guarantee(mixed_environments: bool | None) -> str | None:
+    """Return what a guarantee makes equal: every byte, or only the draws if several environments computed the rounds.
+
+    None: the record does not say in which environments they were computed.
+    """
+    return None if mixed_environments is None else "draws" if mixed_environments else "bytes"
+
+
 @dataclass(frozen=True, slots=True)
 class Receipt:
     """What became of a request. ``client`` and ``sample`` come from the caller; the record keeps no ids."""
@@ -80,6 +88,7 @@ class Receipt:
     steps_alone: int | None = None  # steps that carrying it out individually would have recomputed
     model_digest: str | None = None
     guarantee: str | None = None
+    guarantee_covers: str | None = None  # see ``covered_by_guarantee``
     times: Mapping[str, str] = field(default_factory=dict)
 
     @property

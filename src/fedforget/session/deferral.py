@@ -7,12 +7,12 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from fedforget.errors import InvalidInput, RunBusy, UnfinishedRequest
+from fedforget.errors import InvalidInput, RunBusy
 from fedforget.requests.intake import Intake, require_standing
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
 from fedforget.requests.targets import attach_known_targets, attach_targets, present_targets
-from fedforget.store import hints, run_directory
-from fedforget.store.run_directory import OpenRun
+from fedforget.store import run_directory
+from fedforget.store.run_directory import OpenRun, unfinished_error
 
 log = logging.getLogger("fedforget")
 
@@ -83,15 +83,9 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
 def forget_record(run: OpenRun) -> None:
     """Destroy the key of the record. Afterwards its pseudonyms and digests cannot be linked to ids."""
     if run.record.batches.unfinished():
-        raise unfinished_error(run)
+        raise unfinished_error(run.path)
     accept_inbox(run)
     run.record.forget_itself()
-
-
-def unfinished_error(run: OpenRun) -> UnfinishedRequest:
-    return UnfinishedRequest(
-        f"a request on {run.path} was interrupted and is not finished", hint=f"finish it with {hints.train(run.path)}"
-    )
 
 
 def _half_applied(run: OpenRun) -> bool:
@@ -103,6 +97,6 @@ def _half_applied(run: OpenRun) -> bool:
 def accept_inbox(run: OpenRun) -> None:
     """Accept what was submitted while another process had the run open, unless a batch is half applied."""
     if run.inbox and _half_applied(run):
-        raise unfinished_error(run)
+        raise unfinished_error(run.path)
     intake = Intake(run, run.record.book, run.inbox)
     intake.clear([place for place, _ in intake.accept_inbox()])

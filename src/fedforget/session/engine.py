@@ -32,8 +32,6 @@ from fedforget.training.weights import PristineBuffers, float_type, parameter_na
 if TYPE_CHECKING:
     from torch import nn
 
-OnRound = Callable[[int], None]
-
 
 @dataclass(frozen=True, slots=True)
 class Model:
@@ -47,11 +45,10 @@ class Model:
     @classmethod
     def of(cls, module: Any, loss: Any = None) -> Model:
         """Refuse what cannot learn, whatever the run."""
-        require_module(module)
-        require_loss(loss)
-        structure = structure_of(module)
-        with torch.inference_mode(mode=False):
-            return cls(module, loss, structure, PristineBuffers(module))
+        with fixed_arithmetic():
+            require_module(module)
+            require_loss(loss)
+            return cls(module, loss, structure_of(module), PristineBuffers(module))
 
     def described(self, settings: Settings) -> Settings:
         """Return the settings for the plan file: also the digest of buffers that the state_dict lacks."""

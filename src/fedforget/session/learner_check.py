@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
-from fedforget.algorithm.witness import Repetition, repeat_witness
+from fedforget.algorithm.witness import Repetition, Replay, repeat_witness, replay_rounds
 from fedforget.errors import EnvironmentDiffers, FedForgetError, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
 from fedforget.session.options import OtherEnvironment
@@ -17,78 +18,117 @@ from fedforget.store.environments import TrainedRounds
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
 from fedforget.training.identity import differences, parts_of
+from fedforget.training.streams import start_stream, stream_was_used
+from fedforget.training.weights import parameter_names
 
 log = logging.getLogger("fedforget")
 
 
-def require_learner(
-    engine: Engine,
-    run: OpenRun,
-    server: Server,
-    rounds: int,
-    requests: Sequence[Request],
-    other: OtherEnvironment,
-) -> None:
-    """Refuse to go on after ``rounds`` where another learner or environment computed them. Changes nothing else."""
-    now, names = numeric_environment(), parts_of(engine.model.module, engine.model.loss)
-    renamed = differences(run.record.learner, names)
-    trained = run.record.environments.of_rounds(run.server.rounds_done)
-    elsewhere = [each for each in trained if arithmetic(each.environment) != arithmetic(now)]
-    staying = [each for each in elsewhere if each.first_round <= rounds]
-    if staying and other is OtherEnvironment.REFUSE:
-        raise _environment_differs(run, staying[0], now)
+@dataclass(frozen=True, slots=True)
+class LearnerCheck:
+    """What a session is about to do: go on after ``rounds`` and carry out ``requests``."""
 
-    found = _repeat_steps(engine, run, server, rounds, requests, elsewhere, all_clients=bool(renamed))
-    pending = run.record.batches.unfinished()
-    if found is None and other is OtherEnvironment.REFUSE and pledged_elsewhere(pending):
-        raise EnvironmentDiffers(
-            f"nothing was changed: a request on {run.path} was begun in another environment, so this learner cannot be "
-            "compared with the one that began it",
-            hint="finish it where it was begun; or give --recompute-all (recompute_all=True) to compute all rounds "
-            "here",
+    engine: Engine
+    run: OpenRun
+    server: Server
+    rounds: int
+    requests: Sequence[Request]
+
+    def require(self, other: OtherEnvironment) -> None:
+        """Refuse to go on where another learner or environment computed the rounds. Changes nothing else."""
+        run, engine = self.run, self.engine
+        now, names = numeric_environment(), parts_of(engine.model.module, engine.model.loss)
+        renamed = differences(run.record.learner, names)
+        trained = run.record.environments.of_rounds(run.server.rounds_done)
+        elsewhere = [each for each in trained if arithmetic(each.environment) != arithmetic(now)]
+        staying = [each for each in elsewhere if each.first_round <= self.rounds]
+        if staying and other is OtherEnvironment.REFUSE:
+            raise _environment_differs(run, staying[0], now)
+
+        found = self._repeat_steps(elsewhere, all_clients=bool(renamed))
+        pending = run.record.batches.unfinished()
+        if found is None and other is OtherEnvironment.REFUSE and pledged_elsewhere(pending):
+            raise EnvironmentDiffers(
+                f"nothing was changed: a request on {run.path} was begun in another environment, so this learner "
+                "cannot be compared with the one that began it",
+                hint="finish it where it was begun; or give --recompute-all (recompute_all=True) to compute all rounds "
+                "here",
+            )
+        if found is not None and found.agrees is None:
+            raise RunDamaged(
+                f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}"
+            )
+        if found is not None and not found.agrees:
+            why = f" ({'; '.join(renamed)})" if renamed else ""
+            then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
+            raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
+        compared = found is not None or self._replay_agrees(now)
+        if renamed:
+            if not compared and (run.server.rounds_done or pending):
+                raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
+            known = "the steps that were repeated agree" if compared else "no round was trained yet"
+            log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
+            run.record.note_learner(names, renamed, compared=compared)
+
+    def _repeat_steps(self, elsewhere: Sequence[TrainedRounds], *, all_clients: bool) -> Repetition | None:
+        """Repeat a witness; where none can be repeated, the pledge of a pending batch. None if there is neither."""
+
+        def computed_here(round_: int) -> bool:
+            return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
+
+        found = repeat_witness(
+            self.server,
+            self.rounds,
+            self.requests,
+            all_clients=all_clients,
+            comparable=computed_here,
+            intact=self._is_intact,
         )
-    if found is not None and found.agrees is None:
-        raise RunDamaged(
-            f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}",
-            hint="restore it from a backup; see `fedforget doctor`",
-        )
-    if found is not None and not found.agrees:
-        why = f" ({'; '.join(renamed)})" if renamed else ""
-        then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
-        raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
-    if renamed:
-        if found is None and (run.server.rounds_done or pending):
-            raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
-        known = "the steps that were repeated agree" if found else "no round was trained yet"
-        log.warning("the learner is described otherwise than before (%s): %s", known, "; ".join(renamed))
-        run.record.note_learner(names, renamed, compared=found is not None)
+        return found or repeat_pledge(self.engine, self.run, self.run.record.batches.unfinished())
 
-
-def _repeat_steps(
-    engine: Engine,
-    run: OpenRun,
-    server: Server,
-    rounds: int,
-    requests: Sequence[Request],
-    elsewhere: Sequence[TrainedRounds],
-    *,
-    all_clients: bool,
-) -> Repetition | None:
-    """Repeat a witness; where none can be repeated, the pledge of a pending batch. None if there is neither."""
-
-    def computed_here(round_: int) -> bool:
-        return not any(each.first_round <= round_ <= each.last_round for each in elsewhere)
-
-    def intact(client: Id) -> bool:
+    def _is_intact(self, client: Id) -> bool:
         """Return whether the data still hold a client as the run began with it, including what it loses."""
         try:
-            engine.data.require_unchanged(client, run.clients.contents(client))
+            self.engine.data.require_unchanged(client, self.run.clients.contents(client))
         except FedForgetError:
             return False
         return True
 
-    found = repeat_witness(server, rounds, requests, all_clients=all_clients, comparable=computed_here, intact=intact)
-    return found or repeat_pledge(engine, run, run.record.batches.unfinished())
+    def _replay_agrees(self, now: Mapping[str, str]) -> bool:
+        """Replay kept rounds where no witness can be compared bit by bit. Raise if their update is another one.
+
+        Return False if nothing could be compared.
+        """
+        run = self.run
+        if not run.server.rounds_done:
+            return False
+        begun = bool(run.record.batches.unfinished())  # it may have removed samples that later rounds drew
+        start_stream(bytes(8))
+        found = replay_rounds(
+            self.server,
+            self.rounds,
+            self.requests,
+            parameter_names(self.engine.model.module),
+            (lambda _: False) if begun else self._is_intact,
+        )
+        if found is not None and found.agrees:
+            return True
+        if found is None or found.agrees is None or (stream_was_used() and not _draws_alike(run, found, now)):
+            log.warning("only the structure of the learner could be compared with the one that trained %s", run.path)
+            return False
+        replayed = TrainedRounds(found.first_round, found.last_round, now)
+        raise _learner_differs(
+            f"the module or the loss computes something else than in {replayed}: the update differs by "
+            f"{found.distance:.0%}"
+        )
+
+
+def _draws_alike(run: OpenRun, found: Replay, now: Mapping[str, str]) -> bool:
+    """Return whether random layers drew the same in the environments of replayed rounds as they do here."""
+    trained = run.record.environments.of_rounds(found.last_round)
+    return all(
+        each.environment.get("random") == now["random"] for each in trained if each.last_round >= found.first_round
+    )
 
 
 def _learner_differs(what: str) -> LearnerDiffers:

@@ -18,7 +18,7 @@ def newcomers_of(
 ) -> tuple[Newcomer, ...]:
     """What of the targets is not in the run: samples, or whole clients. Erased ones come back with ``returning``."""
     found = []
-    for client, samples in _wanted(data, targets).items():
+    for client, samples in _named_samples(data, targets).items():
         present = run.clients.samples(client) if client in run.server.roster else ()
         new = [sample for sample in samples if sample not in present]
         for sample in new:
@@ -33,7 +33,7 @@ def newcomers_of(
     return tuple(found)
 
 
-def _wanted(data: FederatedData, targets: Iterable[Request]) -> dict[Id, list[Id]]:
+def _named_samples(data: FederatedData, targets: Iterable[Request]) -> dict[Id, list[Id]]:
     """The samples that the targets name, by client."""
     wanted: dict[Id, dict[Id, None]] = {}
     for target in targets:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
+from fedforget.algorithm.learn import Progress
 from fedforget.algorithm.plan import check_eval_every
 from fedforget.errors import InvalidInput
 from fedforget.session.arguments import require_callback, require_flags, whole_or_none
@@ -32,7 +32,7 @@ class OtherEnvironment(StrEnum):
 class RoundOptions:
     """How a caller watches the rounds, and what it accepts where another environment trained the earlier ones."""
 
-    on_round: Callable[[int], None] | None = None  # called after each round
+    on_round: Progress | None = None  # called after each round
     eval_every: int | None = None
     other_environment: OtherEnvironment = OtherEnvironment.REFUSE
 

@@ -19,11 +19,12 @@ from fedforget.store import hints
 from fedforget.store.creation import NewRun, create
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
+from fedforget.training.arithmetic import fixed_arithmetic
 from fedforget.training.identity import parts_of
-from fedforget.training.weights import weights_of
+from fedforget.training.weights import float_type, weights_of
 
 
-def require_place(path: Path) -> None:
+def require_no_file(path: Path) -> None:
     """Refuse a file where the directory of a run should be."""
     with storage_errors(path):
         if path.exists() and not path.is_dir():
@@ -39,17 +40,18 @@ def create_run(
         raise PlanRefused("the federation has no clients", hint="give it at least one client with one sample")
     _warn_of_float_targets(model, data, members)
     server_seed = seeds.server()
-    new = NewRun(
-        file=replace(wanted, server_commitment=server_seed.commitment),
-        server_seed=server_seed,
-        seed_origin=seeds.origin,
-        tree_key=seeds.tree_key(),
-        client_seeds={client: seeds.client(client) for client in members},
-        contents=lambda client: data.contents(client, members[client]),
-        initial=State(weights_of(model.module)),
-        learner=parts_of(model.module, model.loss),
-    )
-    create(path, new)
+    with fixed_arithmetic(float_type(model.module)):  # the data are read as in training, the initial model as it is
+        new = NewRun(
+            file=replace(wanted, server_commitment=server_seed.commitment),
+            server_seed=server_seed,
+            seed_origin=seeds.origin,
+            tree_key=seeds.tree_key(),
+            client_seeds={client: seeds.client(client) for client in members},
+            contents=lambda client: data.contents(client, members[client]),
+            initial=State(weights_of(model.module)),
+            learner=parts_of(model.module, model.loss),
+        )
+        create(path, new)
 
 
 def _warn_of_float_targets(model: Model, data: FederatedData, members: Mapping[Id, IdSet]) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 from fedforget.disk.files import require_place, storage_errors, write_durably
 from fedforget.disk.lock import is_at_work
 from fedforget.errors import AttentionNeeded, InvalidInput, ModelWithdrawn
+from fedforget.requests.inbox import open_requests
 from fedforget.store import hints, run_directory
-from fedforget.store.run_directory import OpenRun
+from fedforget.store.run_directory import OpenRun, unfinished_error
 from fedforget.training.environment import is_mixed
 
 SAFETENSORS = ".safetensors"
@@ -52,8 +53,7 @@ def status_of(run: OpenRun) -> Status:
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
     receipts = run.record.book.receipts()
-    handed_in = [receipt for _, submission in run.inbox.submissions() for receipt in submission.receipts()]
-    waiting = [receipt for receipt in (*receipts, *handed_in) if receipt.is_open]
+    waiting = open_requests(receipts, run.inbox)
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -88,9 +88,8 @@ def status_of(run: OpenRun) -> Status:
 def attention(path: Path, status: Status) -> AttentionNeeded | None:
     """What an operator must see to: requests that are overdue, or unfinished while no process works on them."""
     if status.pending and not is_at_work(path):
-        return AttentionNeeded(
-            f"a request on {path} was interrupted and is not finished", hint=f"finish it with {hints.train(path)}"
-        )
+        unfinished = unfinished_error(path)
+        return AttentionNeeded(unfinished.message, hint=unfinished.hint)
     if status.overdue:
         since = min(each["deadline"] for each in status.open_requests if each["overdue"])
         return AttentionNeeded(
@@ -105,8 +104,10 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
     """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
     from fedforget.training.export import exported  # noqa: PLC0415
 
-    _check_place(path, file)
-    place = require_place(file)
+    place = require_place(file, outside=path)
+    with storage_errors(file):  # a mistyped name must not become a new directory
+        if not file.parent.is_dir():
+            raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")
     with run_directory.reading(path) as run:
         if not len(run.server.roster):
             raise withdrawn_error(path)
@@ -116,15 +117,6 @@ def export_run(path: Path, file: Path) -> tuple[str, int]:
 
 def is_safetensors(file: Path) -> bool:
     return file.suffix.lower() == SAFETENSORS
-
-
-def _check_place(path: Path, file: Path) -> None:
-    """A mistyped name must not become a new directory."""
-    if file.resolve().is_relative_to(path.resolve()):
-        raise InvalidInput(f"{file} is inside the run", hint="export to a place outside the run directory")
-    with storage_errors(file):
-        if not file.parent.is_dir():
-            raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")
 
 
 def withdrawn_error(path: Path) -> ModelWithdrawn:

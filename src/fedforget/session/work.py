@@ -38,11 +38,11 @@ class RunWork:
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
         """Check once per session: no other process changes the learner of this one."""
         if not self._learner_checked:
-            from fedforget.session.learner_check import require_learner  # noqa: PLC0415 (torch)
+            from fedforget.session.learner_check import LearnerCheck  # noqa: PLC0415 (torch)
 
             server = self.run.server
             stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)
-            require_learner(self.engine(), self.run, self.server, stays, leaving, self.options.other_environment)
+            LearnerCheck(self.engine(), self.run, self.server, stays, leaving).require(self.options.other_environment)
             self._learner_checked = True
 
     def check_state(self, rewind_to: int) -> None:

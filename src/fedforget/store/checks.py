@@ -33,7 +33,6 @@ from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
 
 SEEDS, AFTER_CRASH = "seeds", "what a crash left"
-_BACKUP = "restore it from a backup; see `fedforget doctor`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class Parts:
 
     def _find_models(self) -> str:
         if not Door(self.path, MODELS).is_there():
-            raise RunDamaged(f"{self.path / MODELS} is missing", hint=_BACKUP)
+            raise RunDamaged(f"{self.path / MODELS} is missing")
         return "present"
 
     def _open_record(self) -> str:
@@ -120,15 +119,14 @@ class Parts:
                 hint="restore the whole run directory from a backup; see `fedforget doctor`",
             )
         if seals.keys() != {OWN_SEAL, SERVER, USES, *BOOKS}:
-            raise RunDamaged(f"{path} is damaged: its seals are not those of a run", hint=_BACKUP)
+            raise RunDamaged(f"{path} is damaged: its seals are not those of a run")
         if trail.seals.content_digest() != seals[OWN_SEAL]:
             raise self._not_as_sealed(RECORD)
         others = (name for name in (USES, *BOOKS) if not self._is_as_sealed(name, seals))
         if not self._is_as_sealed(SERVER, seals) and (other := next(others, None)):
             raise RunDamaged(
                 f"{path} does not fit {SERVER} and {other}: it is damaged, or of another time or run, "
-                "or both of them are",
-                hint=_BACKUP,
+                "or both of them are"
             )
 
     def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
@@ -164,7 +162,7 @@ class Parts:
 
     def _find_book(self, name: str, *, opening: bool) -> str:
         if Door(self.path).status(name) is None:
-            raise RunDamaged(f"{self.path / name} is missing", hint=_BACKUP)
+            raise RunDamaged(f"{self.path / name} is missing")
         number = BOOKS.index(name)
         if opening and self.clients is not None:
             self.clients.books.require_tree(number)
@@ -188,7 +186,7 @@ class Parts:
         """Another seed changes every draw."""
         committed = None if self.file is None else self.file.server_commitment
         for problem in seed_problems(server, clients, committed, clients.commitments()):
-            raise RunDamaged(problem, hint=_BACKUP)
+            raise RunDamaged(problem)
         return "as committed to"
 
     def _sealed_database(self, name: str, schema: str) -> Database:
@@ -206,9 +204,7 @@ class Parts:
         return database
 
     def _not_as_sealed(self, name: str) -> RunDamaged:
-        return RunDamaged(
-            f"{self.path / name} is damaged: it is not what it was when the run was last closed", hint=_BACKUP
-        )
+        return RunDamaged(f"{self.path / name} is damaged: it is not what it was when the run was last closed")
 
     def _size(self, name: str) -> str:
         return f"{Door(self.path).size(name)} bytes"

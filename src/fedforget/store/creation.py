@@ -111,9 +111,7 @@ def _refuse_used(path: Path) -> None:
             finally:
                 database.close()
     if used:
-        raise RunDamaged(
-            f"{path / plan_file.NAME} is missing, but the run has rounds or requests", hint="restore it from a backup"
-        )
+        raise RunDamaged(f"{path / plan_file.NAME} is missing, but the run has rounds or requests")
 
 
 def _wipe(path: Path) -> None:

@@ -34,7 +34,7 @@ def check_receipt(run: Path) -> str:
 
 def rebuild(run: Path) -> str:
     """How to recompute lost models."""
-    return _how(run, "doctor {} --rebuild", "fedforget.health.repair.rebuild({})")
+    return _how(run, "doctor {} --rebuild", "{}.rebuild()")
 
 
 def rebuild_now(run: Path) -> str:

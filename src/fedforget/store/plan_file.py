@@ -118,9 +118,9 @@ class PlanFile:
         except RunTooNew as error:
             raise RunTooNew(f"{path} is too new: {error.message}", hint=error.hint) from error
         except KeyError as error:
-            raise RunDamaged(f"{path} is damaged: it lacks {error}", hint="restore it from a backup") from error
+            raise RunDamaged(f"{path} is damaged: it lacks {error}") from error
         except (ValueError, TypeError, AttributeError, OverflowError, PlanRefused) as error:
-            raise RunDamaged(f"{path} is damaged: {str(error)[:200]}", hint="restore it from a backup") from error
+            raise RunDamaged(f"{path} is damaged: {str(error)[:200]}") from error
 
 
 def require_plan(run: Path) -> None:

@@ -48,10 +48,7 @@ def validate_record(database: Database) -> None:
 
 def _require(database: Database, holds: bool, what: str) -> None:
     if not holds:
-        raise RunDamaged(
-            f"{database.path} is damaged: {what} is missing or invalid",
-            hint="restore it from a backup; see `fedforget doctor`",
-        )
+        raise RunDamaged(f"{database.path} is damaged: {what} is missing or invalid")
 
 
 def _is_policy(text: str) -> bool:

@@ -206,15 +206,19 @@ def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False
         run = _open(path, skip=(SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ())
         try:
             if only_idle and run.record.batches.unfinished():
-                raise UnfinishedRequest(
-                    f"a request on {path} was interrupted and is not finished",
-                    hint=f"finish it with {hints.train(path)}, or give the same request again",
-                )
+                raise unfinished_error(path)
             if only_idle and run.crashed:
                 _rewind_privately(run)
             yield run
         finally:
             run.close()
+
+
+def unfinished_error(path: Path) -> UnfinishedRequest:
+    return UnfinishedRequest(
+        f"a request on {path} was interrupted and is not finished",
+        hint=f"finish it with {hints.train(path)}, or give the same request again",
+    )
 
 
 def _rewind_privately(run: OpenRun) -> None:

@@ -92,7 +92,7 @@ class ServerStore:
     def _value(self, key: str) -> Any:
         rows = self.database.rows("SELECT value FROM server WHERE key = ?", (key,))
         if not rows:
-            raise RunDamaged(f"{self.database.path} lacks its {key}", hint="restore it from a backup")
+            raise RunDamaged(f"{self.database.path} lacks its {key}")
         return rows[0][0]
 
     def stored_rounds_done(self) -> int:
@@ -141,7 +141,7 @@ class ServerStore:
         wanted = self.rounds_done if round_ is None else round_
         rows = self.database.rows("SELECT model FROM rounds WHERE round = ?", (wanted,))
         if not rows:
-            raise RunDamaged(f"{self.database.path} has no model of round {wanted}", hint="restore it from a backup")
+            raise RunDamaged(f"{self.database.path} has no model of round {wanted}")
         return str(rows[0][0])
 
     def load(self, round_: int) -> State:
@@ -176,9 +176,7 @@ class ServerStore:
         try:
             return {str(batch): str(how_far) for batch, how_far in parse_object(rows[0][0]).items()} if rows else {}
         except ValueError as error:
-            raise RunDamaged(
-                f"{self.database.path} is damaged: its {WORK} cannot be read: {error}", hint="restore it from a backup"
-            ) from error
+            raise RunDamaged(f"{self.database.path} is damaged: its {WORK} cannot be read: {error}") from error
 
     def begin(self, batch_id: str) -> None:
         if batch_id not in self.work():

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedforget.algorithm.learn import Progress
 from fedforget.disk.door import read_named
 from fedforget.disk.files import path_of
 from fedforget.errors import InvalidInput, ReceiptRefused, shown
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.envelope import unseal
 from fedforget.evidence.receipts.receipt_key import read_public_key
-from fedforget.evidence.receipts.shape import require_shape
+from fedforget.evidence.receipts.shape import ADDED_LATER, require_shape
 from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
 from fedforget.evidence.replay import Replayer, replay_rounds
 from fedforget.requests.chain import Event
@@ -30,7 +31,6 @@ from fedforget.store.record import FORGOTTEN
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
-OnRound = Callable[[int], None]
 _HEAD = ("predicate", "chain", "head")
 _OTHER = {  # what the record has instead of a differing field; "another {field}" by default
     "subject": "another state digest",
@@ -45,6 +45,7 @@ _OTHER = {  # what the record has instead of a differing field; "another {field}
     "first_changed_step": "another first changed step",
     "recomputed_steps": "another number of recomputed steps",
     "recomputed_rounds": "another number of recomputed rounds",
+    "guarantee_covers": "another account of what the guarantee covers",
     "mixed_environments": "another account of environments",
 }
 
@@ -73,6 +74,12 @@ class ReceiptCheck:
         return claimed
 
     @property
+    def guarantee_covers(self) -> str | None:
+        """What the guarantee makes equal: ``bytes``, or only the ``draws``. None: the receipt does not say."""
+        covered: str | None = self.statement.get("predicate", {}).get("guarantee_covers")
+        return covered
+
+    @property
     def seeds_tainted(self) -> bool | None:
         """Whether, at the time of the receipt, a request was model-informed or of unknown basis."""
         tainted: bool | None = self.statement.get("predicate", {}).get("seeds_tainted")
@@ -85,8 +92,8 @@ class ReceiptCheck:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts that ``fedforget receipt verify --json`` prints."""
-        derived = {"guarantee": self.guarantee, "seeds_tainted": self.seeds_tainted, "note": self.note}
-        return {"ok": self.ok, **derived, **asdict(self)}
+        derived = ("guarantee", "guarantee_covers", "seeds_tainted", "note")
+        return {"ok": self.ok, **{name: getattr(self, name) for name in derived}, **asdict(self)}
 
 
 def taint_note(*, later: bool = False) -> str:
@@ -130,7 +137,7 @@ def compare(found: ReceiptCheck, run: OpenRun) -> None:
 
 
 def check_with_run(
-    found: ReceiptCheck, run: OpenRun, engine: Replayer, sample: int | None = None, on_round: OnRound | None = None
+    found: ReceiptCheck, run: OpenRun, engine: Replayer, sample: int | None = None, on_round: Progress | None = None
 ) -> None:
     """Compare a receipt with a run, and replay the rounds recomputed for it: ``sample`` random ones, or all."""
     compare(found, run)
@@ -171,6 +178,8 @@ def _expected_statement(given: Statement, run: OpenRun, ending: Ending) -> State
     predicate, request = expected["predicate"], expected["predicate"]["request"]
     if predicate.get("superseded"):
         expected["subject"], predicate["superseded"] = given["subject"], not given["subject"]
+    if ADDED_LATER not in given["predicate"]:
+        predicate.pop(ADDED_LATER, None)
     if "model" in predicate and predicate["model"] is None:
         predicate["model"] = given["predicate"].get("model")
     if request["pseudonym"] is None and FORGOTTEN in ending.later:

@@ -25,14 +25,18 @@ _ANOTHER = "restore both halves from a backup, or continue with a new key: `fedf
 
 def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
     """Return the run's key and restore a lost public half. ``known``: its id in the record. Needs the run's lock."""
-    path, public = run / PRIVATE_KEY, run / PUBLIC_KEY
     key = known_key(run, known)
-    pem = public_pem(key.public_key())
+    if is_public_key(run):
+        require_pair(run, key)
     if not has_public_half(run, key):
-        if is_public_key(run):  # a valid key of another pair: we cannot tell which half was altered
-            raise RunDamaged(f"{path} and {public} do not belong together", hint=_ANOTHER)
-        write_durably(public, pem, mode=0o600)
+        write_durably(run / PUBLIC_KEY, public_pem(key.public_key()), mode=0o600)
     return key
+
+
+def require_pair(run: Path, key: Ed25519PrivateKey) -> None:
+    """Refuse a public half of another pair: nothing shows which half was altered."""
+    if not has_public_half(run, key):
+        raise RunDamaged(f"{run / PRIVATE_KEY} and {run / PUBLIC_KEY} do not belong together", hint=_ANOTHER)
 
 
 def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:

@@ -25,8 +25,10 @@ _PURGED: Shape = {
 }  # fmt: skip
 _RECOMPUTED: Shape = {
     "state_mac_before": _OPTIONAL, "first_changed_step": _NUMBER, "recomputed_steps": _NUMBER,
-    "recomputed_rounds": _NUMBER, "mixed_environments": (bool, NoneType), "model": _OPTIONAL,
+    "recomputed_rounds": _NUMBER, "guarantee_covers": _OPTIONAL, "mixed_environments": (bool, NoneType),
+    "model": _OPTIONAL,
 }  # fmt: skip
+ADDED_LATER = "guarantee_covers"  # receipts signed before it existed lack it
 
 
 def require_shape(file: Path, statement: dict[str, Any]) -> None:
@@ -45,6 +47,8 @@ def _is_predicate(predicate: dict[str, Any]) -> bool:
         return False
     public, purged = form == "public", request["state"] == Stage.PURGED
     shape = _ALWAYS | (_PURGED if purged else {}) | (_RECOMPUTED if purged and not public else {})
+    if ADDED_LATER not in predicate:
+        shape.pop(ADDED_LATER, None)
     place: Shape = {"head": _TEXT} if public else {"head": _TEXT, "sequence": (int,)}
     times: Shape = dict.fromkeys(request["times"], _TEXT)
     return (

@@ -32,8 +32,7 @@ class Ending:
         needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
         if not needed <= events.keys():
             raise RunDamaged(
-                f"{run.record.database.path} is damaged: its events do not say how request {receipt.id} ended",
-                hint="restore it from a backup; see `fedforget doctor`",
+                f"{run.record.database.path} is damaged: its events do not say how request {receipt.id} ended"
             )
         outcome = events.get(Stage.COMPLETED, events[receipt.state])
         return cls(receipt, events, frozenset(event.kind for event in chain if event.sequence > outcome.sequence))
@@ -100,6 +99,7 @@ def _recomputation(ending: Ending, local_steps: int) -> dict[str, Any]:
         "first_changed_step": receipt.first_changed_step,
         "recomputed_steps": receipt.recomputed_steps,
         "recomputed_rounds": (receipt.recomputed_steps or 0) // local_steps,
+        "guarantee_covers": receipt.guarantee_covers,
         "mixed_environments": ending.outcome.get("mixed_environments"),
         "model": receipt.model_digest,
     }

@@ -5,24 +5,19 @@ A model is written only if its digest is the one recorded for its round, so it i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from fedforget.algorithm.learn import learn
-from fedforget.algorithm.ports import Federation, State
+from fedforget.algorithm.learn import Progress, learn, reporting
+from fedforget.algorithm.ports import Federation
 from fedforget.disk.door import Door
 from fedforget.disk.files import digest, write_durably
-from fedforget.disk.lock import RunLock
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts import receipt_key
-from fedforget.evidence.replay import clients_of, memory_from, replaying_server
-from fedforget.run import Run
-from fedforget.session.arguments import require_callback
-from fedforget.session.engine import Engine, OnRound
+from fedforget.evidence.replay import Replayer, clients_of, memory_from, replaying_server
 from fedforget.store.model_files import encode
 from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
-from fedforget.store.run_directory import OpenRun, reading
+from fedforget.store.run_directory import OpenRun
 
 
 @dataclass(slots=True)
@@ -33,21 +28,15 @@ class Rebuilt:
     not_rebuilt: list[str] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
+        """Return the fields for JSON."""
         return asdict(self)
 
 
-def rebuild(run: Run, on_round: OnRound | None = None) -> Rebuilt:
-    """Rebuild the public key and every lost or torn model that has an intact earlier one.
+def rebuild_files(run: OpenRun, engine: Replayer, on_round: Progress | None = None) -> Rebuilt:
+    """Rebuild the files of an open run whose lock the caller holds.
 
     Also works while a request is unfinished: the current rounds are replayed as in any run.
     """
-    require_callback(on_round)
-    with RunLock(run.path), reading(run.path, only_idle=False) as opened:
-        return rebuild_files(opened, run._engine, on_round)  # noqa: SLF001
-
-
-def rebuild_files(run: OpenRun, engine: Engine, on_round: OnRound | None = None) -> Rebuilt:
-    """Rebuild the files of an open run whose lock the caller holds."""
     found = Rebuilt()
     with engine.computing():
         _rebuild_models(run, engine, found, on_round)
@@ -55,7 +44,7 @@ def rebuild_files(run: OpenRun, engine: Engine, on_round: OnRound | None = None)
     return found
 
 
-def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRound | None) -> None:
+def _rebuild_models(run: OpenRun, engine: Replayer, found: Rebuilt, on_round: Progress | None) -> None:
     lost = [round_ for round_ in run.server.kept() if not _is_whole(run, round_)]
     if not lost:
         return
@@ -71,7 +60,7 @@ def _rebuild_models(run: OpenRun, engine: Engine, found: Rebuilt, on_round: OnRo
 
 
 def _rebuild_model(
-    run: OpenRun, engine: Engine, federation: Federation, round_: int, on_round: OnRound | None
+    run: OpenRun, engine: Replayer, federation: Federation, round_: int, on_round: Progress | None
 ) -> str | None:
     """Rebuild one model; return why it cannot be rebuilt, or None."""
     kept = run.server.kept()
@@ -79,8 +68,7 @@ def _rebuild_model(
     if start is None:
         return f"the model of round {round_} cannot be rebuilt: no model of an earlier round is whole"
     memory = memory_from(run, start)
-    after: Callable[[int, State], None] | None = None if on_round is None else lambda done, _: on_round(done)
-    learn(replaying_server(run, memory, federation, engine.aggregator()), round_, after)
+    learn(replaying_server(run, memory, federation, engine.aggregator()), round_, reporting(on_round))
     data = encode(memory.load(round_))
     if digest(data) != kept[round_]:
         return f"the model of round {round_} is not rebuilt: replaying from round {start} gives another one"
