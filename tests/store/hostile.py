@@ -218,7 +218,7 @@ def _asked(path: Path, sql: str) -> Any:
 
 def rehash(run: Path, name: str) -> None:
     """Roots or the digest that fit the rows, where they can be computed."""
-    hopeless = (sqlite3.Error, FedForgetError, ValueError, TypeError, KeyError, AttributeError)
+    hopeless = (sqlite3.Error, FedForgetError, ValueError, TypeError, KeyError, AttributeError, OverflowError)
     with contextlib.suppress(*hopeless), contextlib.closing(sqlite3.connect(run / name)) as connection, connection:
         connection.execute("PRAGMA ignore_check_constraints=ON")
         if name == USES:
@@ -531,7 +531,7 @@ def _strange_rows() -> Iterator[Case]:
         "use of no sample": (USES, f"INSERT INTO first_uses VALUES ({READ}, 'none', 1)"),
         "witness of no client": (USES, "INSERT INTO witnesses VALUES (99, 1, zeroblob(16))"),
         "witness of no round": (USES, f"INSERT INTO witnesses VALUES ({READ}, 4000, zeroblob(16))"),
-        "use that is not text": (USES, f"UPDATE first_uses SET sample = {NOT_TEXT} WHERE sample = 1"),
+        "use that is not text": (USES, f"UPDATE first_uses SET sample = {NOT_TEXT} WHERE sample IN ({ANY_USE})"),
         "another first step": (USES, "UPDATE first_uses SET step = 1 WHERE step = 2"),
         "negative id": ("server.db", "UPDATE roster SET client = -3 WHERE client = 3"),
         "policy of no kind": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'never 1')"),
@@ -560,7 +560,7 @@ def _strange_rows() -> Iterator[Case]:
 
 
 NOT_TEXT = "CAST(x'ff' AS TEXT)"
-ANY_SAMPLE = "SELECT sample FROM samples LIMIT 1"
+ANY_SAMPLE, ANY_USE = "SELECT sample FROM samples LIMIT 1", "SELECT sample FROM first_uses LIMIT 1"
 MANY = "WITH RECURSIVE n(n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM n LIMIT 400) SELECT n FROM n"
 
 

@@ -158,7 +158,7 @@ def complaints(run: Path) -> dict[str, str]:
 
 
 def reading_of(run: Path, client: int) -> str:
-    """The refusal of whoever reads the book of a client."""
+    """The refusal of a reader of a client's book."""
     with run_directory.reading(run, skip_seed_check=True) as found, pytest.raises(RunDamaged) as refused:
         found.clients.samples(client)
     return refused.value.message
@@ -178,7 +178,7 @@ def test_book_is_compared_with_its_seal_when_it_is_first_read(run: Path) -> None
 
 
 def test_request_about_another_book_leaves_a_damaged_one_and_its_seal_alone(run: Path) -> None:
-    """Sealing must not vouch for what nobody has read."""
+    """Sealing must not vouch for what was not read."""
     with run_directory.reading(run) as found:
         assert BOOK_OF[1] != BOOK
         before = found.record.seals.all()[BOOK]

@@ -225,7 +225,7 @@ def test_hostile_book_is_named_by_the_doctor_and_refused_to_those_who_read_it(
         result = runs.zygote.run(*command, "--json", memory=MEMORY)
         require_clear(result, case.name)
         if case.name not in ONLY_WHOLE:
-            assert result.code in (6, 17, 18), result
+            assert result.code in (6, 7, 18), result  # damaged, too new, too old
             assert BOOK in result.error["message"] or "FedForget 0.2" in result.error["message"]
             assert function_of(attack.run) == before
 

@@ -110,6 +110,14 @@ def test_uses_and_witnesses_are_noted_one_without_the_other(clients: ClientStore
     assert (clients.first_steps(1), clients.witnesses(1)) == ({0: 5}, {3: b"v" * 16})
 
 
+def test_use_of_a_sample_that_the_client_does_not_have_is_damage(clients: ClientStore) -> None:
+    clients.note([(1, 0, 5), (1, "gone", 6)])
+    with pytest.raises(RunDamaged, match=r"uses\.db is damaged: it notes a use of a sample that client 1 lacks"):
+        clients.first_steps(1)
+    clients.remove([RemoveOrder(1, ("gone",))])
+    assert clients.first_steps(1) == {0: 5}
+
+
 def test_new_seeds_are_stored_for_the_named_clients(clients: ClientStore) -> None:
     other = SeedSource("other").client(1)
     clients.reseed({1: other, "unknown": SEEDS.client("unknown")})

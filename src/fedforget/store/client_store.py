@@ -8,6 +8,7 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
+from fedforget.errors import RunDamaged, shown
 from fedforget.store.books import Books
 from fedforget.store.uses import Uses
 
@@ -63,7 +64,13 @@ class ClientStore:
     # Notes
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
-        return self.uses.first_steps(client)
+        steps, samples = self.uses.first_steps(client), self.samples(client)
+        if any(sample not in samples for sample in steps):
+            raise RunDamaged(
+                f"{self.database.path} is damaged: it notes a use of a sample that client {shown(client)} lacks",
+                hint="restore it from a backup; see `fedforget doctor`",
+            )
+        return steps
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
         return self.uses.witnesses(client)
