@@ -165,6 +165,8 @@ class Memories(RuleBasedStateMachine):
     def remove(self, data: st.DataObject, whole: bool) -> None:
         (client,) = self.choose(data, self.first_steps, min_size=1, max_size=1)
         samples = None if whole else tuple(self.choose(data, [*self.first_steps[client], "not there"]))
+        if samples is not None and set(self.first_steps[client]) <= set(samples):
+            samples = None  # a client that loses its last sample leaves
         for memory in (self.clients, self.disk.clients):
             memory.remove([RemoveOrder(client, samples), RemoveOrder("nobody", None)])
         if samples is None:

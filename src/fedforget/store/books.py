@@ -290,6 +290,8 @@ class Books:
         self.changed.add(BOOKS[number])
         with exclusive_section(self._run):
             write_durably(self._run / BOOKS[number], image, mode=0o600)
+        old.reopen()  # this process has written it: it need not be checked again
+        self._open[number] = old
 
     def _image(self, number: int, part: sqlite3.Connection) -> bytes:
         """Finish the transaction on a file in memory, and return the file in canonical form."""
