@@ -636,7 +636,9 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
                         found.append(Commit(before, wal, new, bool(promised)))
                     return cursor
 
-            def connect(place: Path) -> sqlite3.Connection:
+            def connect(place: Path, script: str = "") -> sqlite3.Connection:
+                if script:  # a new database: without a plan it is not yet part of a run
+                    return real_connect(place, script)
                 made = sqlite3.connect(
                     place, isolation_level=None, timeout=10, check_same_thread=False, factory=Connection
                 )
@@ -647,7 +649,7 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
                 real_submit(self, owner, write)
                 self.flush(owner)
 
-            real_submit = WriteBehind.submit
+            real_submit, real_connect = WriteBehind.submit, database._connect
             patch.setattr(WriteBehind, "submit", submit)
             patch.setattr(database, "_connect", connect)
             scenario.act(path, lambda: promised.append(True))
