@@ -78,14 +78,10 @@ class Books:
         self.before_write: Callable[[], None] = lambda: None
         self.changed: set[str] = set()  # names of files, since the run was opened or sealed
 
-    def content_key(self, client: Id) -> bytes:
-        """Return the key of the content digests of a client's samples."""
-        return blake2b(b"content" + id_block(client), key=self._key, digest_size=32, person=_PERSON).digest()
-
     # Reading
 
     def part_of(self, client: Id) -> int:
-        return self._label(client)[0] >> (8 - DEPTH)
+        return _number_of(self._label(client))
 
     def _label(self, client: Id) -> bytes:
         return labels_of(self._key, IdSet([client]))[0]
@@ -146,7 +142,7 @@ class Books:
         database = self._of(client)
         rows = database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
         if not rows:
-            raise RunDamaged(f"{database.path} lacks client {shown(client)}", hint="restore it from a backup")
+            raise RunDamaged(f"{database.path} lacks client {shown(client)}")
         return Seed(*rows[0])
 
     # The tree
@@ -172,22 +168,19 @@ class Books:
             for client, root in part.execute("SELECT client, root FROM clients").fetchall():
                 wrong = wrong or root != self._root_of_samples(part, client)
         if wrong:
-            raise RunDamaged(
-                f"{database.path} is damaged: its roots are not those of its content", hint="restore it from a backup"
-            )
+            raise RunDamaged(f"{database.path} is damaged: its roots are not those of its content")
 
     def client_path(self, client: Id) -> tuple[bytes, TreePath]:
         """Return the label of a client, and the path that shows whether it is in the tree."""
         label = self._label(client)
-        number = label[0] >> (8 - DEPTH)
+        number = _number_of(label)
         with contextlib.closing(_copy_of(self.part(number))) as part:
             leaves = self._client_leaves(number, part)
         return label, path_of(leaves, label, DEPTH).below(beside(list(self.roots().values()), number))
 
     def sample_path(self, client: Id, sample: Id) -> tuple[bytes, TreePath]:
         """Return the label of a sample, and the path that shows whether it is in its client's tree."""
-        ids = IdSet([sample])
-        label = labels_of(self._sample_key(client), ids)[0]
+        label = labels_of(self._sample_key(client), IdSet([sample]))[0]
         return label, path_of(self._sample_leaves(client, self.contents(client)), label)
 
     def _sample_key(self, client: Id) -> bytes:
@@ -203,10 +196,9 @@ class Books:
         ids = IdSet.of_canonical(rows)
         leaves = []
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
-            if label[0] >> (8 - DEPTH) != number:
+            if _number_of(label) != number:
                 raise RunDamaged(
-                    f"{self._run / BOOKS[number]} is damaged: client {shown(client)} belongs into another file",
-                    hint="restore it from a backup",
+                    f"{self._run / BOOKS[number]} is damaged: client {shown(client)} belongs into another file"
                 )
             seed, nonce, root = rows[client]
             leaves.append((label, Seed(seed, nonce).commitment + root))
@@ -219,7 +211,7 @@ class Books:
         ids = IdSet.of_canonical(clients)
         parts: list[list[Id]] = [[] for _ in range(PARTS)]
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
-            parts[label[0] >> (8 - DEPTH)].append(client)
+            parts[_number_of(label)].append(client)
         for number, members in enumerate(parts):
             with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as part:
                 part.executescript(f"PRAGMA page_size={PAGE}; BEGIN; {SCHEMA}; PRAGMA user_version={VERSION}; COMMIT;")
@@ -306,6 +298,11 @@ class Books:
         for part in self._open.values():
             part.close()
         self._open.clear()
+
+
+def _number_of(label: bytes) -> int:
+    """Return the number of the file that holds the client with this label."""
+    return label[0] >> (8 - DEPTH)
 
 
 def _refuse_log(path: Path) -> None:

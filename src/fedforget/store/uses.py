@@ -127,18 +127,14 @@ class Uses:
     def require_digest(self) -> None:
         """Raise RunDamaged if the stored digest is not that of the content."""
         if self.digest() != self.computed_digest():
-            raise RunDamaged(
-                f"{self.database.path} is damaged: its digest is not that of its content",
-                hint="restore it from a backup",
-            )
+            raise RunDamaged(f"{self.database.path} is damaged: its digest is not that of its content")
 
     def require_clients(self, roster: IdSet) -> None:
         """Raise RunDamaged if there are notes about a client that is not in the roster."""
         noted = self.database.rows("SELECT client FROM first_uses UNION SELECT client FROM witnesses")
         if any(client not in roster for (client,) in noted):
             raise RunDamaged(
-                f"{self.database.path} is damaged: it holds notes about a client that is not in the roster",
-                hint="restore it from a backup",
+                f"{self.database.path} is damaged: it holds notes about a client that is not in the roster"
             )
 
     def store_digest(self) -> None:
