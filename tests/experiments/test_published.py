@@ -1,4 +1,4 @@
-"""Published curves come from the caller's file, are drawn behind ours, and are otherwise left out."""
+"""Published curves come with FedForget or from the caller's file, and are drawn behind ours where they compare."""
 
 from __future__ import annotations
 
@@ -37,10 +37,17 @@ def test_a_curve_is_found_by_panel_line_and_quantity(file: Path) -> None:
 
 
 def test_the_environment_names_the_file(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(VARIABLE, raising=False)
-    assert not Published.found(None).has("6b")
     monkeypatch.setenv(VARIABLE, str(file))
-    assert Published.found(None).has("6b")
+    assert Published.found(None).curve("6b", "FATS M=390", "steps") == [(2.0, 500.0), (4.0, 900.0)]
+    assert not Published.found(None).has("5a")
+
+
+def test_without_a_file_the_curves_of_figures_5_to_8_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    published = Published.found(None)
+    assert all(published.has(panel) for panel in ("5a", "5f", "6a", "6b", "7a", "7b", "8a", "8d"))
+    assert len(published.curve("5a", "FATS", "accuracy")) == 51
+    assert all(0 <= accuracy <= 1 for accuracy in published.values("8a", "accuracy"))
 
 
 @pytest.mark.parametrize("text", ["figure,line\n6a,FATS\n", TEXT + "6b x,FATS,K,two,steps,1\n", "\x00"])

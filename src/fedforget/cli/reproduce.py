@@ -34,7 +34,11 @@ def reproduce(
     ] = None,
     out: Annotated[Path, typer.Option(help="Directory for results; finished cells in it are kept.")] = Path("results"),
     published: Annotated[
-        Path | None, typer.Option(help="CSV of curves to draw thin behind ours.", show_default="FEDFORGET_PUBLISHED")
+        Path | None,
+        typer.Option(
+            help="CSV of curves to draw thin behind ours.",
+            show_default="FEDFORGET_PUBLISHED, or the paper's Figures 5-8",
+        ),
     ] = None,
     markdown: Annotated[Path | None, typer.Option(help="With report: also write the page of results.")] = None,
     *,

@@ -26,7 +26,7 @@ from fedforget.experiments.drawing import (
     shades,
 )
 from fedforget.experiments.published import Published
-from fedforget.experiments.rows import Row
+from fedforget.experiments.rows import PAPER, Row
 from fedforget.experiments.tradeoff import BATCH, SLOTS, SLOTS_SAME_RHO_S
 from fedforget.plots.picture import BLUE, GREY, RED
 
@@ -52,6 +52,8 @@ def _lives(rows: Sequence[Row], published: Published) -> Figure:
     figure, axes = new_figure(2, sharey=True, height=4.2, width=5.2)
     first = rows[0]
     panels = {level: _PANELS.get((first["experiment"], first["dataset"], level)) for level in LEVELS}
+    if first["scale"] != PAPER:  # other rounds: a published curve would not stand for the same training
+        panels = dict.fromkeys(LEVELS)
     for place, (level, panel) in enumerate(panels.items()):
         _life_panel(axes[0][place], [row for row in rows if row["level"] == level], panel, published)
         axes[0][place].set_title(f"forgetting {level}s", fontsize=10)

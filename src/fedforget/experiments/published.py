@@ -1,7 +1,10 @@
-"""Curves that others published, read from a file of the caller's and drawn thin behind our own.
+"""Curves that the paper's authors published, drawn thin behind our own.
 
-No published data come with FedForget. The file is a CSV with the columns ``figure``, ``line``, ``x_name``, ``x``,
-``y_name`` and ``y``; the first word of ``figure`` is the paper's number of the panel, for instance ``5a``.
+``published.csv`` beside this file holds the curves of Figures 5 to 8 as numbers, read off the vector drawings in the
+appendix that the authors published with their code (``Happy2Git/FATS_supplement``). They are exact to about the width
+of a line (accuracy ± 0.005); of Figure 6 it has only the lines that can be told apart. A file of the caller's takes
+its place. The columns are ``figure``, ``line``, ``x_name``, ``x``, ``y_name`` and ``y``; the first word of ``figure``
+is the paper's number of the panel, for instance ``5a``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from pathlib import Path
 from fedforget.errors import InvalidInput
 
 VARIABLE = "FEDFORGET_PUBLISHED"
+OURS = Path(__file__).with_name("published.csv")
 COLUMNS = ("figure", "line", "x_name", "x", "y_name", "y")
 Curve = list[tuple[float, float]]
 
@@ -28,9 +32,9 @@ class Published:
 
     @classmethod
     def found(cls, path: Path | None) -> Published:
-        """From the caller's file, else from the file that FEDFORGET_PUBLISHED names, else empty."""
+        """Read the caller's file, else the one that FEDFORGET_PUBLISHED names, else the one beside this module."""
         named = os.environ.get(VARIABLE)
-        return cls(path or (Path(named) if named else None))
+        return cls(path or (Path(named) if named else OURS))
 
     def _read(self, path: Path) -> None:
         try:

@@ -28,10 +28,11 @@ of each method is in the tables.
 """
 _SETTINGS = """
 {settings}
-`fedforget reproduce NAME --scale paper --out {directory}` computes what is missing and keeps what is there. Published
-curves come from a file that the caller gives (`--published FILE` or `FEDFORGET_PUBLISHED`): a CSV with the columns
-`figure`, `line`, `x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`. No
-published data come with FedForget.
+`fedforget reproduce NAME --scale paper --out {directory}` computes what is missing and keeps what is there. The
+published curves, thin and dotted behind ours, were read off the vector drawings in the appendix that the paper's
+authors published with their code (`Happy2Git/FATS_supplement`), exact to about the width of a line; Figures 1 to 4 are
+not among them. `--published FILE` or `FEDFORGET_PUBLISHED` takes another file: a CSV with the columns `figure`, `line`,
+`x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`.
 """
 
 
