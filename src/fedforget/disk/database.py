@@ -31,7 +31,7 @@ from fedforget.disk.pages import PAGE, canonical_header, without_log
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
 
-VERSION = 4  # format version of every database of a run
+VERSION = 5  # format version of every database of a run
 _ROOM = 2**17  # with less free space (bytes) the disk counts as full
 _FOLD_AT = 2**24  # checkpoint the log when it grows beyond this (bytes)
 
