@@ -18,9 +18,11 @@ from fedforget.algorithm.tree import (
     joined,
     label_of,
     labels_of,
+    leaves_of,
     path_of,
     root_of,
     salts_of,
+    value_of,
 )
 
 Leaves = dict[bytes, bytes]
@@ -142,12 +144,28 @@ def test_labels_of_many_ids_are_those_of_each() -> None:
     assert len({*salts, *salts_of(bytes(32), ids)}) == 8
 
 
+def test_leaves_of_samples_are_labels_with_salted_contents() -> None:
+    key, ids = bytes(range(32)), IdSet([3, "ward-7", 2**60, 0])
+    contents = [bytes([place]) * 16 for place in range(4)]
+    salts = salts_of(key, ids)
+    expected = [own_hash(b"\3" + salt + content) for salt, content in zip(salts, contents, strict=True)]
+    assert leaves_of(key, ids, contents) == list(zip(labels_of(key, ids), expected, strict=True))
+    assert expected == [value_of(salt, content) for salt, content in zip(salts, contents, strict=True)]
+
+
+def test_equal_contents_have_different_values() -> None:
+    """Otherwise a path would show which samples are equal, and a guess of a content could be tested."""
+    key, ids = bytes(range(32)), IdSet(range(8))
+    values = {value for which in (key, bytes(32)) for _, value in leaves_of(which, ids, [bytes(16)] * 8)}
+    assert len(values) == 16
+
+
 def test_published_values() -> None:
     """Vectors: receipts hold these bytes, so they never change."""
     key, ids = bytes(range(32)), IdSet([3])
-    [salt], [found] = salts_of(key, ids), labels_of(key, ids)
-    roots = root_of([]), root_of([(found, bytes(16))])
-    assert [part.hex()[:16] for part in (salt, found, *roots)] == VECTORS
+    [salt], [(found, value)] = salts_of(key, ids), leaves_of(key, ids, [bytes(16)])
+    roots = root_of([]), root_of([(found, value)])
+    assert [part.hex()[:16] for part in (salt, found, value, *roots)] == VECTORS
 
 
-VECTORS = ["186a090966bd7c4a", "c6334f1a4d7608f0", "a5a4800cf0ed81a3", "a59ba24d958b3d54"]
+VECTORS = ["186a090966bd7c4a", "c6334f1a4d7608f0", "27fb1ff166904e57", "a5a4800cf0ed81a3", "8e6e8ff012d02089"]

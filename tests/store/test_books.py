@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from fedforget import Plan, Request, Run
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed, SeedSource
-from fedforget.algorithm.tree import BUCKET, joined
+from fedforget.algorithm.tree import BUCKET, joined, salts_of, value_of
 from fedforget.disk.files import write_durably
 from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
@@ -293,7 +293,17 @@ def test_path_shows_the_presence_of_every_client(books: Books) -> None:
         for sample in samples:
             own, below = books.sample_path(client, sample)
             assert below.root(own) == value[32:], "the root of its samples"
-            assert below.value(own) == content(client, sample)
+            salt = salts_of(books._sample_key(client), IdSet([sample]))[0]
+            assert below.value(own) == value_of(salt, content(client, sample))
+
+
+def test_paths_of_samples_hold_no_content_digest(books: Books) -> None:
+    """A path shows other samples of its bucket: their contents must not be open to guesses."""
+    digests = {content(client, sample) for client, samples in WORLD.items() for sample in samples}
+    for sample in (0, 59, "x"):
+        _, way = books.sample_path(7000, sample)
+        assert way.bucket
+        assert not [value for _, value in way.bucket if any(digest in value for digest in digests)]
 
 
 @pytest.mark.parametrize("client", ["stranger", 301, 2**63 - 1, "005"])

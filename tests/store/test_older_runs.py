@@ -20,7 +20,7 @@ from fedforget.training.environment import arithmetic, numeric_environment
 from tests.helpers import function_files
 from tests.requests.world import DATA, model, opened
 
-STATE = "ba34c543a5d36a024bd3c881975a7955af37c7b53646e6457f34d4df6ac86a11"
+STATE = "8d5b19f0b47b7fe358a75386a6f097b623480d9f9bbd1105157a9e4577b7240c"
 MODEL = "35051e9f527593f8cbb949e63022160ad371b836f8163d3f26dbf4751968cce0"
 
 

@@ -20,7 +20,7 @@ from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 LABEL_BYTES, SALT_BYTES = 32, 16
 BUCKET = 16  # leaves
 _PERSON = b"fedforget/tree/1"
-_BUCKET, _NODE, _LABEL = b"\0", b"\1", b"\2"
+_BUCKET, _NODE, _LABEL, _VALUE = b"\0", b"\1", b"\2", b"\3"
 _BITS = 8 * LABEL_BYTES
 
 Leaf = tuple[bytes, bytes]  # a label and a value; the values of a tree have one length
@@ -50,6 +50,18 @@ def labels_of(key: bytes, ids: IdSet) -> list[bytes]:
         _hash(_LABEL + salt + blocks[place * BLOCK_BYTES : (place + 1) * BLOCK_BYTES])
         for place, salt in enumerate(salts)
     ]
+
+
+def value_of(salt: bytes, content: bytes) -> bytes:
+    """Return the value of a sample's leaf. A reader without the salt cannot test a guess of its content digest."""
+    return _hash(_VALUE + salt + content)
+
+
+def leaves_of(key: bytes, ids: IdSet, contents: Sequence[bytes]) -> list[Leaf]:
+    """Return the leaf of each sample, given its content digest."""
+    labels, salts = labels_of(key, ids), salts_of(key, ids)
+    values = [value_of(salt, content) for salt, content in zip(salts, contents, strict=True)]
+    return list(zip(labels, values, strict=True))
 
 
 def _hash(data: bytes) -> bytes:

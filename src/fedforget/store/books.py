@@ -19,7 +19,7 @@ from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.algorithm.tree import Path as TreePath
-from fedforget.algorithm.tree import beside, joined, labels_of, path_of, root_of
+from fedforget.algorithm.tree import beside, joined, labels_of, leaves_of, path_of, root_of
 from fedforget.disk import wal
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import VERSION, Database
@@ -188,8 +188,7 @@ class Books:
 
     def _sample_leaves(self, client: Id, contents: Mapping[Id, bytes]) -> list[tuple[bytes, bytes]]:
         ids = IdSet.of_canonical(contents)
-        labels = labels_of(self._sample_key(client), ids)
-        return [(label, contents[sample]) for label, sample in zip(labels, ids, strict=True)]
+        return leaves_of(self._sample_key(client), ids, [contents[sample] for sample in ids])
 
     def _client_leaves(self, number: int, part: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
         rows = {client: (seed, nonce, root) for client, seed, nonce, root in part.execute("SELECT * FROM clients")}
