@@ -7,8 +7,9 @@ from torch import nn
 
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
-from fedforget.data.digits import BETA, Digits
+from fedforget.data.digits import Digits
 from fedforget.data.federated import FederatedData
+from fedforget.data.registry import BETA
 from fedforget.training.models import build_model
 
 SEED = 7

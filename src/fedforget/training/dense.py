@@ -4,7 +4,8 @@ A step of a small network mostly runs autograd's book-keeping. A step of a large
 gradient. If a module is a chain that ends in linear layers with ReLU between them, and the loss is cross-entropy, these
 gradients are a few matrix products. This module runs the products that autograd would run, in the same order, so the
 results are bitwise equal (tested). It computes the gradient of a large layer block by block during the step, so the
-blocks stay in the processor's cache. The layers before, and all other modules, use autograd.
+blocks stay in the processor's cache. ``convolutions`` does the
+same for convolutions before them. Other layers before, and all other modules, use autograd.
 """
 
 from __future__ import annotations
@@ -77,12 +78,12 @@ class DenseTail:
         self._learning = [weight for part in front for weight in part.parameters() if weight.requires_grad]
         self._layers = [(layer.weight.detach(), layer.weight.detach().t(), layer.bias.detach()) for layer in layers]
         self._large = [layer.weight.numel() >= _LARGE for layer in layers]
-        self._flatten = flatten
+        self.flattens = flatten
         self._one = torch.ones((), dtype=layers[0].weight.dtype)
 
     def fits(self, x: Tensor, y: Tensor) -> bool:
         """Return whether this is a mini-batch of vectors with class indices: cross-entropy has other forms too."""
-        vectors = x.dim() >= _ROWS if self._flatten else x.dim() == _ROWS
+        vectors = x.dim() >= _ROWS if self.flattens else x.dim() == _ROWS
         return vectors and x.dtype == self._one.dtype and y.dim() == 1 and y.dtype == torch.int64
 
     def loss_and_gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Gradient | None]]:
@@ -90,8 +91,21 @@ class DenseTail:
 
         ``x`` is the output of ``front``, with its autograd graph. Call under ``torch.no_grad``.
         """
-        first = x.detach() if x.requires_grad else x
-        inputs = [first.flatten(1) if self._flatten else first]
+        if not x.requires_grad:
+            loss, gradients, _ = self._backward(x, y)
+            return loss, [*(None for _ in self._learning), *gradients]
+        loss, gradients, slope = self.loss_gradients_and_slope(x.detach(), y)
+        return loss, [*torch.autograd.grad(x, self._learning, slope, allow_unused=True), *gradients]
+
+    def loss_gradients_and_slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Gradient | None], Tensor]:
+        """Return the mean cross-entropy, the gradients of the tail's parameters, and the slope at its input."""
+        loss, gradients, slope = self._backward(x, y)
+        first = x.flatten(1) if self.flattens else x
+        return loss, gradients, _passed_back(slope, self._layers[0][0], first).view_as(x)
+
+    def _backward(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Gradient | None], Tensor]:
+        """Return the loss, the gradients, and the slope at the first layer's output."""
+        inputs = [x.flatten(1) if self.flattens else x]
         *hidden, (_, turned, bias) = self._layers
         for _, its_turned, its_bias in hidden:
             inputs.append(torch.relu(torch.addmm(its_bias, inputs[-1], its_turned)))
@@ -107,10 +121,7 @@ class DenseTail:
             if place:
                 slope = _relu_slope(_passed_back(slope, self._layers[place][0], its_input), its_input, 0)
         gradients.reverse()
-        if not x.requires_grad:
-            return loss, [*(None for _ in self._learning), *gradients]
-        slope = _passed_back(slope, self._layers[0][0], inputs[0]).view_as(x)
-        return loss, [*torch.autograd.grad(x, self._learning, slope, allow_unused=True), *gradients]
+        return loss, gradients, slope
 
 
 def _passed_back(slope: Tensor, weights: Tensor, inputs: Tensor) -> Tensor:
@@ -156,7 +167,7 @@ def _is_usable(part: nn.Module) -> bool:
     return (
         type(part) is nn.Linear
         and len(weights) == 2  # noqa: PLR2004 (weight and bias)
-        and all(map(_is_plain, weights))
+        and all(map(is_plain, weights))
         and len({each.dtype for each in weights}) == 1
     )
 
@@ -173,7 +184,7 @@ def _is_special(module: nn.Module) -> bool:
     return any(getattr(module, name) for name in hooks) or bool({"forward", "__call__"} & vars(module).keys())
 
 
-def _is_plain(parameter: nn.Parameter) -> bool:
+def is_plain(parameter: nn.Parameter) -> bool:
     return (
         type(parameter) is nn.Parameter
         and parameter.requires_grad

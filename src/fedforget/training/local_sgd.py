@@ -17,6 +17,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import BatchSource, LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
+from fedforget.training.convolutions import convolutional_front
 from fedforget.training.dense import Gradient, Products, dense_tail
 from fedforget.training.sample_cache import SampleCache, SharedSampleCache, StoredBatches
 from fedforget.training.streams import start_stream
@@ -47,6 +48,7 @@ class TorchLearner:
         self._pristine = pristine or PristineBuffers(module)
         self._data = data
         self._tail = dense_tail(module) if loss is None else None
+        self._convolutions = convolutional_front(self._tail)
         floats = float_type(module)
         self._cache: SampleCache | SharedSampleCache | StoredBatches = (
             StoredBatches(data, floats) if isinstance(data, BatchSource) else SampleCache(data, floats)
@@ -118,6 +120,8 @@ class TorchLearner:
         return checksum
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
+        if self._convolutions is not None and self._convolutions.fits(x, y):
+            return self._convolutions.loss_and_gradients(x, y)
         tail, module = self._tail, self._module
         if tail is None or tail.has_front:  # otherwise no layer is random
             start_stream(stream)
