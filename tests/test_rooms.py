@@ -30,7 +30,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},
     "data": {"numpy", "sklearn", "datasets", *ours("errors", "algorithm")},
-    "federation": {"numpy", *ours("errors", "algorithm")},
+    "federation": {"numpy", "flwr", *ours("errors", "algorithm")},
     "session": {
         "numpy",
         "torch",
@@ -172,6 +172,24 @@ def test_the_algorithm_has_no_disk_clock_or_network() -> None:
         if module in NOT_IN_ALGORITHM and path.name not in NOT_IN_ALGORITHM_BUT.get(module, set())
     ]
     assert wrong == []
+
+
+def test_flower_is_imported_by_its_own_files_only() -> None:
+    """Flower is an extra: nothing else may need it."""
+    users = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if "flwr" in map(_top, imports_of(path))
+    }
+    assert users
+    assert all(Path(user).name.startswith("flower_") for user in users)
+    flower = {f"fedforget.{user[:-3].replace('/', '.')}" for user in users}
+    importers = {
+        path.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("*.py") if set(imports_of(path)) & flower
+    }
+    assert all(Path(each).name.startswith("flower_") for each in importers)
+
+
+def _top(module: str) -> str:
+    return module.partition(".")[0]
 
 
 def test_only_main_imports_cli() -> None:

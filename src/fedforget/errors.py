@@ -25,6 +25,7 @@
       EnvironmentDiffers      other hardware or libraries compute here  (exit 16)
       AttentionNeeded         a request is overdue or unfinished       (exit 17)
       RunTooOld               made by FedForget 0.2 or older            (exit 18)
+      ClientUnreachable       a client has not answered in time        (exit 19)
 
 The library raises these; only the command line turns them into exit codes.
 """
@@ -201,3 +202,8 @@ class AttentionNeeded(FedForgetError):
 class RunTooOld(FedForgetError):
     code = "run-too-old"
     exit_code = 18
+
+
+class ClientUnreachable(FedForgetError):
+    code = "client-unreachable"
+    exit_code = 19

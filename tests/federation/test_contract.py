@@ -31,6 +31,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, TrainingFailed, UnknownTarget
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.pool import WorkerPool
+from tests.federation.flower_in_process import InFlower
 from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batch, reference_block, reference_key
 
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
@@ -41,9 +42,15 @@ def pool(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
     return LocalFederation(plan, memory, learner, trainer=trainer)
 
 
+def flower(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+    assert isinstance(memory, ClientsInMemory)
+    return InFlower(plan, memory, learner, check=lambda *_: None).federation  # a history grows, unlike a model
+
+
 ADAPTERS: dict[str, Make] = {
     "inline": LocalFederation,
     "pool": pool,
+    "flower": flower,
 }
 
 WORLD: World = {0: (0, 1, 2, 3), "ward-7": ("a", "b", 5), 7: (0,), "03": ("x", "y", "z", 1, 2)}

@@ -35,6 +35,11 @@ class Server:
         draw = self.draw_slots or draw_clients_with_replacement
         return draw(self.priorities, self.memory.roster, round_, self.plan.clients_per_round)
 
+    def drawn_after(self, round_: int) -> set[Id]:
+        """Return the clients that the rounds after this one have drawn, including the round that may be under way."""
+        last = min(self.memory.rounds_done + 1, self.plan.rounds)
+        return {client for later in range(round_ + 1, last + 1) for client in self.slots(later)}
+
     def reseed(self, seeds: SeedSource) -> None:
         """Give the server and every client a new seed."""
         clients, own = {client: seeds.client(client) for client in self.memory.roster}, seeds.server()

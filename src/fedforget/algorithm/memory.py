@@ -122,7 +122,11 @@ class ClientsInMemory:
             self._seeds[client], self._commitments[client] = seed.value, seed.commitment
 
     def rewind(self, rounds_done: int, last_step: int) -> None:
-        for client, first in self._first.items():
-            self._first[client] = {sample: step for sample, step in first.items() if step <= last_step}
-        for client, noted in self._witnesses.items():
-            self._witnesses[client] = {round_: witness for round_, witness in noted.items() if round_ <= rounds_done}
+        for client in self._first:
+            self.rewind_client(client, rounds_done, last_step)
+
+    def rewind_client(self, client: Id, rounds_done: int, last_step: int) -> None:
+        """Drop what one client noted later."""
+        first, noted = self._first[client], self._witnesses[client]
+        self._first[client] = {sample: step for sample, step in first.items() if step <= last_step}
+        self._witnesses[client] = {round_: witness for round_, witness in noted.items() if round_ <= rounds_done}
