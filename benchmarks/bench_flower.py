@@ -2,11 +2,12 @@
 
 Flower runs as its documentation sets it up: `flwr run` of an app with a ServerApp, FedAvg and a ClientApp that builds
 the model, loads what the message holds, trains and replies; one processor and one thread for each client, evaluation
-off. They take turns, run by run: FedForget, Flower, the bare loop of the last section, FedForget, and so on; each of
+off. They take turns, run by run: FedForget, Flower, the bare loop of the pool's section, FedForget, and so on; each of
 Flower's is compared with the mean of FedForget's before and after it, and with the loop's. Seconds a round are the mean
 of a run's rounds without the first few, which start processes and import libraries. (Not their median: Flower asks for
-results every tenth of a second, so that a short round takes one tenth or two, and a median jumps between them.) Flower
-samples K different clients, FedForget fills K slots, so that a client now and then fills two.
+results every tenth of a second, so that a short round takes one tenth or two, and a median jumps between them.) The
+ratio of the MLP mostly measures this poll. Flower samples K different clients, FedForget fills K slots, so that a
+client now and then fills two. With K=5 on two workers a part of the lead is cutting the fifth client in two.
 """
 
 from __future__ import annotations
@@ -23,24 +24,20 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-import numpy as np
 import torch
 
-from benchmarks.bench_pool import WORKERS, Bars, Case, timed_loop, timed_run, title, warm_up
-from benchmarks.bench_training import drawn_in_advance
+from benchmarks.bench_pool import Case
 from benchmarks.federations import SMALL, cnn, digits, images, mlp
-from benchmarks.harness import Figure, give, median_figure, options, scratch
+from benchmarks.harness import give, options
+from benchmarks.side_by_side import SKIPPED_ROUNDS, CannotRun, Comparison, Steady, compare
 from fedforget.algorithm.plan import LocalOptimizer, Plan
-from fedforget.data.federated import FederatedData
 
 TITLE = "Training, beside Flower's simulation"
 APP = Path(__file__).resolve().parent / "flower_app"
-CNN_LIMIT, MLP_LIMIT = 1.8, 20.0
-SKIPPED_ROUNDS = 3
+CNN_LIMIT, MLP_LIMIT = 1.8, 10.0
 ATTEMPTS = 2  # Ray now and then hangs while it starts
 PATIENCE = 150.0  # seconds for a whole simulation; starting takes about 25
 GRACE = 5.0
@@ -54,27 +51,7 @@ QUIET = {
 }
 
 
-class CannotRun(Exception):
-    """Flower gave no result."""
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    case: Case
-    model: str
-    at_least: float | None
-    turns: int
-
-
 # Flower
-
-
-def lay_out(directory: Path, data: FederatedData) -> None:
-    """Write the data where the app's clients find them."""
-    pairs = [[data[client].sample(sample) for sample in data[client].ids] for client in data.roster]
-    np.save(directory / "x.npy", np.stack([x for client in pairs for x, _ in client]).astype(np.float32))
-    np.save(directory / "y.npy", np.stack([y for client in pairs for _, y in client]).astype(np.int64))
-    np.save(directory / "starts.npy", np.cumsum([0, *map(len, pairs)]))
 
 
 def free_port() -> str:
@@ -83,11 +60,11 @@ def free_port() -> str:
         return str(listener.getsockname()[1])
 
 
-def flower_rounds(comparison: Comparison, data: Path) -> list[float]:
-    """Seconds of each steady round of one simulation."""
+def in_flower(comparison: Comparison, data: Path) -> Steady:
+    """The steady rounds of one simulation."""
     for attempt in range(1, ATTEMPTS + 1):
         try:
-            return simulate(comparison, data)
+            return Steady(statistics.mean(simulate(comparison, data)))
         except CannotRun as reason:
             print(f"flower, attempt {attempt}: {reason}", file=sys.stderr)
             last = reason
@@ -175,57 +152,6 @@ def marked(mark: str) -> list[int]:
     return found
 
 
-# Turns
-
-
-def fedforget_rounds(directory: Path, case: Case) -> list[float]:
-    times, _ = timed_run(directory, case)
-    return times.rounds[SKIPPED_ROUNDS:]
-
-
-def compare(comparison: Comparison, turns: int) -> tuple[list[Figure], Bars]:
-    case = comparison.case
-    with scratch() as directory:
-        lay_out(directory, case.data)
-        work = drawn_in_advance(case.plan, case.data)
-        warm_up(case)
-        ours = [statistics.mean(fedforget_rounds(directory / "0", case))]
-        theirs, bare = [], []
-        for turn in range(1, turns + 1):
-            theirs.append(statistics.mean(flower_rounds(comparison, directory)))
-            bare.append(statistics.mean(timed_loop(case, work)[0].rounds[SKIPPED_ROUNDS:]))
-            ours.append(statistics.mean(fedforget_rounds(directory / str(turn), case)))
-    neighbours = [statistics.mean(pair) for pair in pairwise(ours)]
-    ratios = [flower / own for flower, own in zip(theirs, neighbours, strict=True)]
-    label = title(case)
-    figures = [
-        median_figure(
-            f"{label}: FedForget is faster than Flower",
-            ratios,
-            "×",
-            at_least=comparison.at_least,
-            note=f"{WORKERS} processes each; {turns} turns of {case.plan.rounds} rounds",
-        ),
-        median_figure(
-            f"{label}: the bare loop is faster than Flower",
-            [flower / loop for flower, loop in zip(theirs, bare, strict=True)],
-            "×",
-            note="what there is to gain with as many processes, if nothing is saved",
-        ),
-        median_figure(f"{label}: Flower, a round", [1e3 * each for each in theirs], "ms"),
-        median_figure(f"{label}: FedForget, a round", [1e3 * each for each in ours], "ms"),
-        median_figure(f"{label}: bare loop, a round", [1e3 * each for each in bare], "ms"),
-    ]
-    return figures, {
-        "case": case.name,
-        "own": statistics.median(ours),
-        "bare": statistics.median(bare),
-        "bare_ratios": [loop / own for loop, own in zip(bare, neighbours, strict=True)],
-        "flower": statistics.median(theirs),
-        "flower_ratios": ratios,
-    }
-
-
 def comparisons(*, quick: bool) -> list[Comparison]:
     small = Plan(5, 10, 10, 20 if quick else 60, LocalOptimizer(lr=0.1))
     found = [Comparison(Case("digits of 60 clients, MLP", lambda: mlp(SMALL), digits(60), small), "mlp", MLP_LIMIT, 5)]
@@ -246,7 +172,7 @@ def main() -> None:
     figures, plotted, how = [], [], __doc__ or ""
     for comparison in comparisons(quick=chosen.quick):
         try:
-            made, bars = compare(comparison, 1 if chosen.quick else comparison.turns)
+            made, bars = compare(comparison, 1 if chosen.quick else comparison.turns, "Flower", in_flower)
             figures += made
             plotted.append(bars)
         except CannotRun as reason:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from benchmarks.federations import FEATURES, LARGE, SEED, mlp, noise
-from benchmarks.harness import MB, Figure, give, options, scratch
+from benchmarks.harness import MB, Figure, family, give, options, scratch
 from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.run import Run
 
@@ -67,13 +67,6 @@ def held(process: Path) -> float:
     """The memory of a process in MB without files it has mapped; of pages shared with others its part."""
     fields = (line.split() for line in (process / "smaps_rollup").read_text().splitlines())
     return sum(int(field[1]) * 1024 / MB for field in fields if field[0] in {"Pss_Anon:", "Pss_Shmem:"})
-
-
-def family(process: int) -> list[Path]:
-    """A process and its children."""
-    here = Path("/proc") / str(process)
-    children = [child for task in here.glob("task/*/children") for child in task.read_text().split()]
-    return [here, *(Path("/proc") / child for child in children)]
 
 
 def watched(sizes: dict[str, int]) -> Point:

@@ -69,6 +69,40 @@ def processors() -> float:
     return sum(os.times()[:4])
 
 
+def family(process: int) -> list[Path]:
+    """The directories in /proc of a process and its children."""
+    here = Path("/proc") / str(process)
+    children = [child for task in here.glob("task/*/children") for child in task.read_text().split()]
+    return [here, *(Path("/proc") / child for child in children)]
+
+
+def processors_with_children() -> float:
+    """Seconds of processors that this process took, and its children, also those that are at work."""
+    ticks = 0
+    for process in family(os.getpid())[1:]:
+        with contextlib.suppress(OSError):  # a process that has just ended
+            ticks += sum(map(int, (process / "stat").read_text().rpartition(")")[2].split()[11:13]))
+    return processors() + ticks / os.sysconf("SC_CLK_TCK")
+
+
+class Watch:
+    """Called after each round. Leaves out the first rounds, which start processes and import libraries."""
+
+    def __init__(self, skipped: int, rounds: int) -> None:
+        self._ends = {skipped, rounds}
+        self._count = rounds - skipped
+        self._found: list[tuple[float, float]] = []
+
+    def __call__(self, round_: int) -> None:
+        if round_ in self._ends:
+            self._found.append((time.perf_counter(), processors_with_children()))
+
+    def of_a_round(self) -> tuple[float, float]:
+        """Seconds of a round, by the clock and of all processors."""
+        (start, before), (end, after) = self._found
+        return (end - start) / self._count, (after - before) / self._count
+
+
 def taken_by_others() -> float:
     """Processor seconds that other processes took since the machine started; only differences are meaningful.
 
