@@ -65,7 +65,7 @@ class Disk:
             initial=state(0),
         )
         seeds = {client: SEEDS.client(client) for client in world}
-        Books(directory, bytes(32)).create(seeds, lambda client: ((s, b"content") for s in world[client]))
+        Books(directory, bytes(32)).create(seeds, lambda c: (IdSet(world[c]), bytes(16 * len(world[c]))))
         self._use(databases)
 
     def _open(self, *, create: bool = False) -> tuple[Database, Database]:

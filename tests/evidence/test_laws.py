@@ -289,7 +289,9 @@ def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[
         initial=HistoryIsTheModel.initial(),
     )
     books = Books(directory, seeds.tree_key())
-    books.create({who: seeds.client(who) for who in world}, lambda who: ((each, b"content") for each in world[who]))
+    books.create(
+        {who: seeds.client(who) for who in world}, lambda who: (IdSet(world[who]), bytes(16 * len(world[who])))
+    )
     clients = ClientStore(books, Uses(uses_db))
     model = HistoryIsTheModel()
     federation = LocalFederation(plan, clients, model, priorities=lambda _: oracle)

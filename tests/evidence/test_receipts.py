@@ -37,8 +37,9 @@ from fedforget.evidence.receipts.receipt_key import (
 from fedforget.health.doctor import examine
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
-from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
+from fedforget.store.names import BOOKS, PRIVATE_KEY, PUBLIC_KEY
 from tests.requests.world import opened
+from tests.store.book_sql import edit_book
 from tests.tally import tally
 
 
@@ -419,6 +420,9 @@ def tamper(run: Run, file: str, sql: str) -> None:
     with closing(sqlite3.connect(run.path / "record.db")) as record:
         record.execute("DELETE FROM seals")
         record.commit()
+    if file in BOOKS:
+        assert edit_book(run.path / file, sql)
+        return
     with closing(sqlite3.connect(run.path / file)) as database:
         assert database.execute(sql).rowcount
         database.commit()

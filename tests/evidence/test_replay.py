@@ -20,6 +20,8 @@ from fedforget.evidence.replay import TOLERANCE, close
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 from fedforget.store.books import Books
+from fedforget.store.names import BOOKS
+from tests.store.book_sql import edit_book
 
 ANOTHER_STEP = "CASE step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
 ANOTHER_ROUND = "CASE first_round WHEN 1 THEN 2 ELSE 1 END"
@@ -65,6 +67,9 @@ def book_of(path: Path, client: int) -> Path:
 
 def alter(database: Path, sql: str) -> None:
     """Change a database as an attacker would: keep it well-formed, and delete its seals."""
+    if database.name in BOOKS:
+        assert edit_book(database, sql)
+        database, sql = database.with_name("record.db"), "DELETE FROM seals"
     for file, statement in ((database, sql), (database.with_name("record.db"), "DELETE FROM seals")):
         with closing(sqlite3.connect(file)) as connection, connection:
             assert connection.execute(statement).rowcount or file != database

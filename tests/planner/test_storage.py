@@ -156,4 +156,4 @@ def test_storage_counts_kept_states_roster_and_samples():
     assert state_bytes(replace(plan, server=ServerOptimizer("fedadam")), MODEL) == 5 * MODEL
     assert server_bytes(plan, 100, MODEL) - server_bytes(plan, 0, MODEL) == 100 * 48
     assert server_bytes(plan, 0, MODEL) == 4 * MODEL
-    assert client_bytes(11) - client_bytes(10) == 40
+    assert client_bytes(11) - client_bytes(10) == 48

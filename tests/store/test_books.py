@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
@@ -15,7 +14,7 @@ from typing import Any
 import pytest
 
 from fedforget import Plan, Request, Run
-from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.algorithm.tree import BUCKET, joined, salts_of, value_of
@@ -24,10 +23,11 @@ from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
 from fedforget.store import books as books_module
 from fedforget.store import run_directory
-from fedforget.store.books import DEPTH, PARTS, Books
+from fedforget.store.books import DEPTH, PARTS, Books, Contents
 from fedforget.store.names import BOOKS, USES
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
+from tests.store.book_sql import edit_book
 
 SEEDS = SeedSource("books")
 KEY = SEEDS.tree_key()
@@ -43,8 +43,16 @@ def content(client: Id, sample: Id) -> bytes:
     return blake2b(f"{client!r} {sample!r}".encode(), digest_size=16).digest()
 
 
-def contents(world: World) -> Callable[[Id], list[tuple[Id, bytes]]]:
-    return lambda client: [(sample, content(client, sample)) for sample in world[client]]
+def digests(world: World, client: Id) -> dict[Id, bytes]:
+    return {sample: content(client, sample) for sample in world[client]}
+
+
+def contents(world: World) -> Callable[[Id], Contents]:
+    def of(client: Id) -> Contents:
+        ids = IdSet(world[client])
+        return ids, b"".join(content(client, sample) for sample in ids)
+
+    return of
 
 
 def create(path: Path, world: World = WORLD, seeds: SeedSource = SEEDS) -> Books:
@@ -89,7 +97,7 @@ def test_books_hold_what_they_were_made_of(books: Books, path: Path) -> None:
     assert books.sizes() == {client: len(samples) for client, samples in WORLD.items()}
     assert books.commitments() == {client: SEEDS.client(client).commitment for client in WORLD}
     for client in ("ward", 7000, 5):
-        assert books.contents(client) == dict(contents(WORLD)(client))
+        assert books.contents(client) == digests(WORLD, client)
         assert set(books.samples(client)) == set(WORLD[client])
         assert books.seed(client) == SEEDS.client(client)
     assert books.contents(7000, [3, 59, 60]) == {3: content(7000, 3), 59: content(7000, 59)}
@@ -97,7 +105,7 @@ def test_books_hold_what_they_were_made_of(books: Books, path: Path) -> None:
     assert [books.has("ward", sample) for sample in ("a", 7, "c", 0)] == [True, True, False, False]
 
 
-def test_contents_of_more_samples_than_one_query_takes_are_found(tmp_path: Path) -> None:
+def test_contents_of_many_samples_are_found(tmp_path: Path) -> None:
     world: World = {1: tuple(range(1203))}
     with contextlib.closing(create(tmp_path / "large", world)) as made:
         asked = list(range(1, 1300))
@@ -293,7 +301,7 @@ def test_path_shows_the_presence_of_every_client(books: Books) -> None:
         for sample in samples:
             own, below = books.sample_path(client, sample)
             assert below.root(own) == value[32:], "the root of its samples"
-            salt = salts_of(books._sample_key(client), IdSet([sample]))[0]
+            salt = salts_of(books._sample_key(id_block(client)), IdSet([sample]))[0]
             assert below.value(own) == value_of(salt, content(client, sample))
 
 
@@ -355,8 +363,7 @@ def test_path_with_another_value_has_another_root(books: Books) -> None:
     ],
 )
 def test_roots_that_are_not_those_of_the_content_are_damage(books: Books, path: Path, sql: str) -> None:
-    with contextlib.closing(sqlite3.connect(path / BOOKS[4])) as connection, connection:
-        assert connection.execute(sql).rowcount
+    assert edit_book(path / BOOKS[4], sql)
     with contextlib.closing(Books(path, KEY)) as found:
         for number in range(PARTS):
             if number == 4:

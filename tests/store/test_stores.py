@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedforget import Request
+from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Newcomer, RemoveOrder, State
 from fedforget.algorithm.seeds import SeedSource
@@ -27,13 +28,14 @@ from fedforget.store.uses import Uses
 from tests.requests.world import opened
 
 SEEDS = SeedSource("stores")
+ZERO, ONE, SEVEN, OTHER, EX = (bytes([number]) * 16 for number in range(5))
 HERE, THERE = {"torch": "2", "processor": "a"}, {"torch": "2", "processor": "b"}
 
 
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[ClientStore]:
     books = Books(tmp_path, SEEDS.tree_key())
-    books.create({1: SEEDS.client(1)}, lambda _: [(0, b"zero"), ("a", b"one")])
+    books.create({1: SEEDS.client(1)}, lambda _: (IdSet([0, "a"]), ZERO + ONE))
     notes = Database(tmp_path / "uses.db", uses.SCHEMA, create=True, writable=True)
     yield ClientStore(books, Uses(notes))
     books.close()
@@ -71,13 +73,13 @@ def state(content: int) -> State:
 def test_samples_and_clients_join_once(clients: ClientStore) -> None:
     clients.note([(1, 0, 5)], [(1, 2, b"w" * 16)])
     new = [
-        Newcomer(1, None, ((0, b"other"), (7, b"seven"))),
-        Newcomer("b", SEEDS.client("b"), (("x", b"ex"),)),
+        Newcomer(1, None, ((0, OTHER), (7, SEVEN))),
+        Newcomer("b", SEEDS.client("b"), (("x", EX),)),
     ]
     for _ in range(2):
         clients.join(new)
         assert clients.sizes() == {1: 3, "b": 1}
-        assert clients.contents(1) == {0: b"zero", "a": b"one", 7: b"seven"}
+        assert clients.contents(1) == {0: ZERO, "a": ONE, 7: SEVEN}
         assert clients.seed_pair("b") == SEEDS.client("b")
         assert clients.first_steps(1) == {0: 5}
     clients.join([Newcomer(1, SEEDS.client("another"), ())])
@@ -125,7 +127,7 @@ def test_new_seeds_are_stored_for_the_named_clients(clients: ClientStore) -> Non
 
 
 def test_removed_data_are_gone_from_book_and_notes(clients: ClientStore) -> None:
-    clients.join([Newcomer("b", SEEDS.client("b"), (("x", b"ex"),))])
+    clients.join([Newcomer("b", SEEDS.client("b"), (("x", EX),))])
     clients.note([(1, 0, 5), (1, "a", 6), ("b", "x", 7)], [(1, 2, b"w" * 16), ("b", 2, b"v" * 16)])
     for _ in range(2):
         clients.remove([RemoveOrder(1, (0,)), RemoveOrder("b", None)])

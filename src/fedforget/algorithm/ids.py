@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import pairwise
 
@@ -62,6 +62,18 @@ def id_block(identifier: Id) -> bytes:
     return b"\x01" + hashlib.blake2b(identifier.encode("utf-8"), digest_size=15, person=_PERSON).digest()
 
 
+def integer_blocks(integers: NDArray[np.integer]) -> NDArray[np.uint8]:
+    """Return the blocks of ids that are integers, one in each row."""
+    blocks = np.zeros((len(integers), BLOCK_BYTES), np.uint8)
+    blocks[:, 8:] = integers.astype(">u8").view(np.uint8).reshape(-1, 8)
+    return blocks
+
+
+def integers_of(blocks: NDArray[np.uint8]) -> NDArray[np.uint64]:
+    """Return the ids whose blocks these are, which must all be integers."""
+    return np.ascontiguousarray(blocks[:, 8:]).view(">u8").ravel()
+
+
 class IdSet:
     """Distinct ids in ascending block order, with their blocks as one array. Immutable."""
 
@@ -75,24 +87,39 @@ class IdSet:
                     else f"{what}s {quoted(first)} and {quoted(second)} collide",
                     hint="ids must be unique; an integer and its decimal spelling are one id",
                 )
-        self.ids: tuple[Id, ...] = tuple(identifier for _, identifier in pairs)
+        self._ids: tuple[Id, ...] | None = tuple(identifier for _, identifier in pairs)
         joined = b"".join(block for block, _ in pairs)
         self.blocks: NDArray[np.uint8] = np.frombuffer(joined, np.uint8).reshape(-1, BLOCK_BYTES)
 
     @classmethod
-    def _of(cls, ids: tuple[Id, ...], blocks: NDArray[np.uint8]) -> IdSet:
+    def _of(cls, ids: tuple[Id, ...] | None, blocks: NDArray[np.uint8]) -> IdSet:
         made = cls.__new__(cls)
-        made.ids, made.blocks = ids, blocks
+        made._ids, made.blocks = ids, blocks  # noqa: SLF001 (its own class)
         return made
+
+    @classmethod
+    def of_blocks(cls, blocks: NDArray[np.uint8], names: Mapping[bytes, str] | None = None) -> IdSet:
+        """Return the set with these ascending blocks, without checking them. ``names``: the string behind a block.
+
+        Without names all of them are of integers, which are decoded when they are asked for.
+        """
+        if not names:
+            return cls._of(None, blocks)
+        decoded = (names.get(block) if block[0] else int.from_bytes(block, "big") for block in map(bytes, blocks))
+        return cls._of(tuple(decoded), blocks)  # type: ignore[arg-type]
+
+    @property
+    def ids(self) -> tuple[Id, ...]:
+        if self._ids is None:
+            self._ids = tuple(integers_of(self.blocks).tolist())
+        return self._ids
 
     @classmethod
     def of_integers(cls, ascending: NDArray[np.integer]) -> IdSet:
         """Return the set of these integers, which must be ascending. Equal to ``IdSet(...)``, but without sorting."""
         if len(ascending) and (int(ascending[0]) < 0 or (np.diff(ascending) <= 0).any()):
             raise InvalidId("these integer ids do not ascend from 0", hint="give each once, in ascending order")
-        blocks = np.zeros((len(ascending), BLOCK_BYTES), np.uint8)
-        blocks[:, 8:] = ascending.astype(">u8").view(np.uint8).reshape(-1, 8)
-        return cls._of(tuple(ascending.tolist()), blocks)
+        return cls._of(None, integer_blocks(ascending))
 
     @classmethod
     def of_canonical(cls, ids: Collection[Id]) -> IdSet:
@@ -117,7 +144,7 @@ class IdSet:
         return self._of(kept_ids, np.ascontiguousarray(self.blocks[keep]))
 
     def __len__(self) -> int:
-        return len(self.ids)
+        return len(self.blocks)
 
     def __iter__(self) -> Iterator[Id]:
         return iter(self.ids)

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 
-LABEL_BYTES, SALT_BYTES = 32, 16
+LABEL_BYTES, SALT_BYTES, CONTENT_BYTES = 32, 16, 16
 BUCKET = 16  # leaves
 _PERSON = b"fedforget/tree/1"
 _BUCKET, _NODE, _LABEL, _VALUE = b"\0", b"\1", b"\2", b"\3"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
+from fedforget.algorithm.tree import CONTENT_BYTES
 from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 
 Array = NDArray[Any]
-CONTENT_BYTES = 16
 _PAIR = 2
 _NUMBERS = (int, float, complex, range, bytearray, memoryview, array.array)
 _DEEPEST = 64  # dimensions that an array can have
@@ -128,6 +128,10 @@ class FederatedData:
 
     def contents(self, client: Id, ids: Iterable[Id]) -> Iterator[tuple[Id, bytes]]:
         return ((identifier, self[client].content(identifier)) for identifier in ids)
+
+    def digests(self, client: Id, ids: IdSet) -> bytes:
+        """Return the content digests of some samples of a client, one after the other."""
+        return b"".join(content for _, content in self.contents(client, ids))
 
     def require_unchanged(self, client: Id, known: Mapping[Id, bytes]) -> None:
         """Raise DataChanged if a sample's content differs from its recorded digest."""

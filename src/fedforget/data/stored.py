@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.data.federated import CONTENT_BYTES, Array, ClientData, FederatedData
+from fedforget.algorithm.tree import CONTENT_BYTES
+from fedforget.data.federated import Array, ClientData, FederatedData
 from fedforget.data.rows import Places, Rows
 from fedforget.errors import DataChanged, shown
 

@@ -8,54 +8,29 @@ book, and the files' roots join to the root of the tree over all data.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
+from fedforget.algorithm.tree import CONTENT_BYTES, Leaf, beside, joined, labels_of, leaves_of, path_of, root_of
 from fedforget.algorithm.tree import Path as TreePath
-from fedforget.algorithm.tree import beside, joined, labels_of, leaves_of, path_of, root_of
-from fedforget.disk import wal
-from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
-from fedforget.disk.database import VERSION, Database
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
-from fedforget.disk.pages import PAGE, canonical_header
 from fedforget.errors import RunDamaged, shown
+from fedforget.store.book_content import Book
+from fedforget.store.book_file import BookFile
+from fedforget.store.book_layout import split
 from fedforget.store.names import BOOKS
-from fedforget.store.row_checks import validate_book
 
 PARTS = len(BOOKS)
 DEPTH = PARTS.bit_length() - 1
-_LONGEST_CONTENT, _ROOT_BYTES = 64, 32
-_AT_ONCE = 500  # values in one query
 _PERSON = b"fedforget/book/1"
 
-SCHEMA = f"""
-CREATE TABLE clients (
-    client ANY PRIMARY KEY {check(is_id("client"))},
-    seed BLOB NOT NULL {check(is_blob("seed", SEED_BYTES))},
-    nonce BLOB NOT NULL {check(is_blob("nonce", SEED_BYTES))},
-    root BLOB NOT NULL {check(is_blob("root", _ROOT_BYTES))}
-) STRICT, WITHOUT ROWID;
-CREATE TABLE samples (
-    client ANY NOT NULL {check(is_id("client"))},
-    sample ANY NOT NULL {check(is_id("sample"))},
-    content BLOB NOT NULL {check(is_blob("content", 1, _LONGEST_CONTENT))},
-    PRIMARY KEY (client, sample)
-) STRICT, WITHOUT ROWID;
-CREATE TABLE part (
-    number INTEGER PRIMARY KEY {check(is_whole("number", 0, PARTS - 1))},
-    root BLOB NOT NULL {check(is_blob("root", _ROOT_BYTES))}
-) STRICT;
-"""
-
-Contents = Iterable[tuple[Id, bytes]]
+Contents = tuple[IdSet, bytes]  # the samples of a client, and their content digests in the same order
 
 
 class Books:
@@ -74,7 +49,8 @@ class Books:
     ) -> None:
         self._run, self._key, self._check = run, key, check
         self._known_roots = dict(known_roots or {})
-        self._open: dict[int, Database] = {}
+        self._open: dict[int, BookFile] = {}
+        self._checked: set[int] = set()  # against their seals; also those that this process has written
         self.before_write: Callable[[], None] = lambda: None
         self.changed: set[str] = set()  # names of files, since the run was opened or sealed
 
@@ -90,69 +66,83 @@ class Books:
         """Return the file that holds a client's book."""
         return self._run / BOOKS[self.part_of(client)]
 
-    def part(self, number: int) -> Database:
+    def part(self, number: int) -> BookFile:
+        """Open a file, after checking all of it."""
         if number not in self._open:
-            self._check(BOOKS[number])
-            _refuse_log(self._run / BOOKS[number])
-            found = Database(self._run / BOOKS[number], SCHEMA)
-            try:
-                validate_book(found, number)
-            except BaseException:
-                found.close()
-                raise
-            self._open[number] = found
+            self._read(number)
+            self._open[number] = BookFile(self._run / BOOKS[number], number)
         return self._open[number]
 
-    def _of(self, client: Id) -> Database:
-        return self.part(self.part_of(client))
+    def _read(self, number: int) -> Book:
+        if number not in self._checked:
+            self._check(BOOKS[number])
+            self._checked.add(number)
+        return Book.read(self._run / BOOKS[number], number)
 
-    def _all(self, query: str) -> Iterator[tuple[object, ...]]:
-        for number in range(PARTS):
-            yield from self.part(number).rows(query)
+    def _all(self) -> Iterator[BookFile]:
+        return (self.part(number) for number in range(PARTS))
 
     def clients(self) -> Iterator[Id]:
-        return (client for (client,) in self._all("SELECT client FROM clients"))  # type: ignore[misc]
+        return (client for part in self._all() for client in part.clients())
 
     def commitments(self) -> dict[Id, bytes]:
         """Return each client's commitment, computed from its seed and nonce."""
-        rows = self._all("SELECT client, seed, nonce FROM clients")
-        return {client: Seed(seed, nonce).commitment for client, seed, nonce in rows}  # type: ignore[misc, arg-type]
+        return {c: found for part in self._all() for c, found in zip(part.clients(), part.commitments(), strict=True)}
 
     def sizes(self) -> dict[Id, int]:
-        return dict(self._all("SELECT client, count(*) FROM samples GROUP BY client"))  # type: ignore[arg-type]
+        return {c: n for part in self._all() for c, n in zip(part.clients(), part.sizes().tolist(), strict=True)}
+
+    def count(self) -> tuple[int, int]:
+        """Return how many clients and samples there are, as the files say. Reads their beginnings only."""
+        headers = []
+        for number in range(PARTS):
+            with self._glancing(number) as part:
+                headers.append(part.header)
+        return sum(header.clients for header in headers), sum(header.samples for header in headers)
+
+    def glance(self, client: Id, sample: Id | None = None) -> bool:
+        """Return whether a client, or a sample of it, is there. Reads a few rows of a file, and does not check it."""
+        with self._glancing(self.part_of(client)) as part:
+            return part.has(client, sample)
+
+    @contextlib.contextmanager
+    def _glancing(self, number: int) -> Iterator[BookFile]:
+        if number in self._open:
+            yield self._open[number]
+            return
+        with contextlib.closing(BookFile(self._run / BOOKS[number], number)) as part:
+            yield part
 
     def has(self, client: Id, sample: Id) -> bool:
-        return bool(self._of(client).rows("SELECT 1 FROM samples WHERE client = ? AND sample = ?", (client, sample)))
+        return self.part(self.part_of(client)).has(client, sample)
 
     def samples(self, client: Id) -> IdSet:
-        return IdSet.of_canonical([sample for (sample,) in self._of(client).rows(_SAMPLES, (client,))])
+        part, place = self._find(client)
+        return IdSet([]) if place is None else part.samples(place)
 
     def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
         """Return the content digest of each sample of a client, or of some of its samples."""
-        database = self._of(client)
-        if samples is None:
-            return dict(database.rows(_CONTENTS, (client,)))
-        found: dict[Id, bytes] = {}
-        for start in range(0, len(samples), _AT_ONCE):
-            some = samples[start : start + _AT_ONCE]
-            found.update(database.rows(f"{_CONTENTS} AND sample IN ({', '.join('?' * len(some))})", (client, *some)))
-        return found
+        part, place = self._find(client)
+        if place is None:
+            return {}
+        found = dict(zip(part.samples(place), part.contents(place), strict=True))
+        return found if samples is None else {sample: found[sample] for sample in samples if sample in found}
 
     def seed(self, client: Id) -> Seed:
-        database = self._of(client)
-        rows = database.rows("SELECT seed, nonce FROM clients WHERE client = ?", (client,))
-        if not rows:
-            raise RunDamaged(f"{database.path} lacks client {shown(client)}")
-        return Seed(*rows[0])
+        part, place = self._find(client)
+        if place is None:
+            raise RunDamaged(f"{part.path} lacks client {shown(client)}")
+        return part.seed(place)
+
+    def _find(self, client: Id) -> tuple[BookFile, int | None]:
+        part = self.part(self.part_of(client))
+        return part, part.place(client)
 
     # The tree
 
     def roots(self) -> dict[str, bytes]:
         """Return the root of each file."""
-        return {
-            name: self._known_roots.get(name) or bytes(self.part(number).rows("SELECT root FROM part")[0][0])
-            for number, name in enumerate(BOOKS)
-        }
+        return {name: self._known_roots.get(name) or self.part(number).header.root for number, name in enumerate(BOOKS)}
 
     def root(self) -> bytes:
         """Return the root of the tree over all clients and samples."""
@@ -160,48 +150,47 @@ class Books:
 
     def require_tree(self, number: int) -> None:
         """Raise RunDamaged if the roots in a file are not those of its content."""
-        database = self.part(number)
-        with contextlib.closing(_copy_of(database)) as part:
-            stored = part.execute("SELECT root FROM part").fetchone()[0]
-            wrong = stored != root_of(self._client_leaves(number, part), DEPTH)
-            wrong = wrong or stored != self._known_roots.get(BOOKS[number], stored)
-            for client, root in part.execute("SELECT client, root FROM clients").fetchall():
-                wrong = wrong or root != self._root_of_samples(part, client)
-        if wrong:
-            raise RunDamaged(f"{database.path} is damaged: its roots are not those of its content")
+        book = self._read(number)
+        wrong = book.root != root_of(self._client_leaves(book), DEPTH)
+        wrong = wrong or book.root != self._known_roots.get(BOOKS[number], book.root)
+        if wrong or any(book.roots[place].tobytes() != self._root_at(book, place) for place in range(len(book.ends))):
+            raise RunDamaged(f"{self._run / BOOKS[number]} is damaged: its roots are not those of its content")
 
     def client_path(self, client: Id) -> tuple[bytes, TreePath]:
         """Return the label of a client, and the path that shows whether it is in the tree."""
         label = self._label(client)
         number = _number_of(label)
-        with contextlib.closing(_copy_of(self.part(number))) as part:
-            leaves = self._client_leaves(number, part)
+        leaves = self._client_leaves(self._read(number))
         return label, path_of(leaves, label, DEPTH).below(beside(list(self.roots().values()), number))
 
     def sample_path(self, client: Id, sample: Id) -> tuple[bytes, TreePath]:
         """Return the label of a sample, and the path that shows whether it is in its client's tree."""
-        label = labels_of(self._sample_key(client), IdSet([sample]))[0]
-        return label, path_of(self._sample_leaves(client, self.contents(client)), label)
+        key, known = self._sample_key(id_block(client)), self.contents(client)
+        label = labels_of(key, IdSet([sample]))[0]
+        return label, path_of(leaves_of(key, IdSet.of_canonical(known), list(known.values())), label)
 
-    def _sample_key(self, client: Id) -> bytes:
-        return blake2b(b"samples" + id_block(client), key=self._key, digest_size=32, person=_PERSON).digest()
+    def _sample_key(self, block: bytes) -> bytes:
+        return blake2b(b"samples" + block, key=self._key, digest_size=32, person=_PERSON).digest()
 
-    def _sample_leaves(self, client: Id, contents: Mapping[Id, bytes]) -> list[tuple[bytes, bytes]]:
-        ids = IdSet.of_canonical(contents)
-        return leaves_of(self._sample_key(client), ids, [contents[sample] for sample in ids])
+    def _root_at(self, book: Book, place: int) -> bytes:
+        """Return the root over the samples of the client in a row."""
+        start, stop = book.rows(place)
+        contents = split(book.contents[start:stop].tobytes(), CONTENT_BYTES)
+        return self._root_of(book.clients[place].tobytes(), IdSet.of_blocks(book.samples[start:stop]), contents)
 
-    def _client_leaves(self, number: int, part: sqlite3.Connection) -> list[tuple[bytes, bytes]]:
-        rows = {client: (seed, nonce, root) for client, seed, nonce, root in part.execute("SELECT * FROM clients")}
-        ids = IdSet.of_canonical(rows)
-        leaves = []
-        for label, client in zip(labels_of(self._key, ids), ids, strict=True):
-            if _number_of(label) != number:
-                raise RunDamaged(
-                    f"{self._run / BOOKS[number]} is damaged: client {shown(client)} belongs into another file"
-                )
-            seed, nonce, root = rows[client]
-            leaves.append((label, Seed(seed, nonce).commitment + root))
-        return leaves
+    def _root_of(self, client: bytes, samples: IdSet, contents: Sequence[bytes]) -> bytes:
+        return root_of(leaves_of(self._sample_key(client), samples, contents))
+
+    def _client_leaves(self, book: Book) -> list[Leaf]:
+        labels = labels_of(self._key, IdSet.of_blocks(book.clients))
+        stranger = next((place for place, label in enumerate(labels) if _number_of(label) != book.number), None)
+        if stranger is not None:
+            raise RunDamaged(
+                f"{self._run / BOOKS[book.number]} is damaged: client {shown(book.client(stranger))} belongs into "
+                "another file"
+            )
+        values = zip(book.commitments(), split(book.roots.tobytes(), len(book.root)), strict=True)
+        return [(label, commitment + root) for label, (commitment, root) in zip(labels, values, strict=True)]
 
     # Writing
 
@@ -212,86 +201,69 @@ class Books:
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
             parts[_number_of(label)].append(client)
         for number, members in enumerate(parts):
-            with contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as part:
-                part.executescript(f"PRAGMA page_size={PAGE}; BEGIN; {SCHEMA}; PRAGMA user_version={VERSION}; COMMIT;")
-                part.execute("BEGIN")
-                for client in members:
-                    self._insert(part, client, clients[client], contents(client))
-                write_durably(self._run / BOOKS[number], self._image(number, part), mode=0o600)
+            made = (self._made(client, clients[client], *contents(client)) for client in members)
+            write_durably(self._run / BOOKS[number], self._finished(Book.made(number, made)), mode=0o600)
+
+    def _made(self, client: Id, seed: Seed, ids: IdSet, digests: bytes) -> tuple[Id, Seed, IdSet, bytes, bytes]:
+        return client, seed, ids, digests, self._root_of(id_block(client), ids, split(digests, CONTENT_BYTES))
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         """Remove samples and clients. Idempotent."""
         for number, own in _by_part(orders, self.part_of).items():
-            with self._replacing(number) as part:
-                for order in own:
-                    if order.samples is None:
-                        part.execute("DELETE FROM clients WHERE client = ?", (order.client,))
-                        part.execute("DELETE FROM samples WHERE client = ?", (order.client,))
-                    else:
-                        gone = ((order.client, sample) for sample in order.samples)
-                        part.executemany("DELETE FROM samples WHERE client = ? AND sample = ?", gone)
-                        self._set_root(part, order.client)
+            with self._replacing(number) as book:
+                places = {order.client: place for order in own if (place := book.place(order.client)) is not None}
+                there = [order for order in own if order.client in places]
+                partly = [order.client for order in there if order.samples is not None]
+                book.without(
+                    [places[order.client] for order in there if order.samples is None],
+                    [row for order in there for sample in order.samples or ()
+                     if (row := book.row(places[order.client], sample)) is not None],
+                )  # fmt: skip
+                self._set_roots(book, partly)
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
         """Insert new samples, of new or existing clients. Idempotent."""
+        if any(len(content) != CONTENT_BYTES for new in newcomers for _, content in new.samples):
+            raise RunDamaged(f"{self._run} is damaged: the content digest of a sample that joins is invalid")
         for number, own in _by_part(newcomers, self.part_of).items():
-            with self._replacing(number) as part:
-                for new in own:
-                    known = part.execute("SELECT 1 FROM clients WHERE client = ?", (new.client,)).fetchone()
-                    if new.seed is not None and not known:
-                        self._insert(part, new.client, new.seed, new.samples)
-                    else:
-                        rows = ((new.client, sample, content) for sample, content in new.samples)
-                        part.executemany("INSERT OR IGNORE INTO samples VALUES (?, ?, ?)", rows)
-                        self._set_root(part, new.client)
+            with self._replacing(number) as book:
+                known = {new.client for new in own if book.place(new.client) is not None}
+                book.insert_clients({new.client: new.seed for new in own if new.client not in known and new.seed})
+                places = {new.client: book.place(new.client) for new in own}
+                book.insert_samples({place: dict(new.samples) for new in own
+                                     if (place := places[new.client]) is not None})  # fmt: skip
+                self._set_roots(book, places)
 
     def reseed(self, seeds: Mapping[Id, Seed]) -> None:
         """Store new seeds. Idempotent."""
         for number in range(PARTS):
-            with self._replacing(number) as part:
-                own = [client for (client,) in part.execute("SELECT client FROM clients").fetchall()]
-                rows = ((seeds[client].value, seeds[client].nonce, client) for client in own if client in seeds)
-                part.executemany("UPDATE clients SET seed = ?, nonce = ? WHERE client = ?", rows)
+            with self._replacing(number) as book:
+                book.reseed(seeds)
 
-    def _insert(self, part: sqlite3.Connection, client: Id, seed: Seed, contents: Contents) -> None:
-        known = dict(contents)
-        root = root_of(self._sample_leaves(client, known))
-        part.execute("INSERT INTO clients VALUES (?, ?, ?, ?)", (client, seed.value, seed.nonce, root))
-        rows = ((client, sample, content) for sample, content in known.items())
-        part.executemany("INSERT INTO samples VALUES (?, ?, ?)", rows)
-
-    def _set_root(self, part: sqlite3.Connection, client: Id) -> None:
-        root = self._root_of_samples(part, client)
-        part.execute("UPDATE clients SET root = ? WHERE client = ?", (root, client))
-
-    def _root_of_samples(self, part: sqlite3.Connection, client: Id) -> bytes:
-        return root_of(self._sample_leaves(client, dict(part.execute(_CONTENTS, (client,)).fetchall())))
+    def _set_roots(self, book: Book, clients: Iterable[Id]) -> None:
+        places = [place for client in clients if (place := book.place(client)) is not None]
+        book.set_roots({place: self._root_at(book, place) for place in places})
 
     @contextlib.contextmanager
-    def _replacing(self, number: int) -> Iterator[sqlite3.Connection]:
-        """Change a file: yield a copy in memory, and put it in the place of the file."""
+    def _replacing(self, number: int) -> Iterator[Book]:
+        """Change a file: yield its content, and put what became of it in the place of the file."""
         self.before_write()
-        old = self.part(number)
-        with old.errors(), contextlib.closing(_copy_of(old)) as part:
-            part.execute("BEGIN")
-            yield part
-            image = self._image(number, part)
-        self._open.pop(number).close()
+        book = self._read(number)
+        yield book
+        image = self._finished(book)
+        if number in self._open:
+            self._open.pop(number).close()
         self._known_roots.pop(BOOKS[number], None)
         self.changed.add(BOOKS[number])
+        path = self._run / BOOKS[number]
         with exclusive_section(self._run):
-            write_durably(self._run / BOOKS[number], image, mode=0o600)
-        old.reopen()  # this process has written it: it need not be checked again
-        self._open[number] = old
+            write_durably(path, image, mode=0o600)
+        self._open[number] = BookFile(path, number)  # this process has written it: it need not be checked again
 
-    def _image(self, number: int, part: sqlite3.Connection) -> bytes:
-        """Finish the transaction on a file in memory, and return the file in canonical form."""
-        root = root_of(self._client_leaves(number, part), DEPTH)
-        part.execute("INSERT OR REPLACE INTO part VALUES (?, ?)", (number, root))
-        part.execute("COMMIT")
-        part.execute("VACUUM")
-        image = part.serialize()
-        return canonical_header(image[:PAGE]) + image[PAGE:]
+    def _finished(self, book: Book) -> bytes:
+        """Set the root of a file, and return its bytes."""
+        book.root = root_of(self._client_leaves(book), DEPTH)
+        return book.encoded()
 
     def close(self) -> None:
         for part in self._open.values():
@@ -304,28 +276,9 @@ def _number_of(label: bytes) -> int:
     return label[0] >> (8 - DEPTH)
 
 
-def _refuse_log(path: Path) -> None:
-    """Refuse a write-ahead log: books have none, and one would change what is read behind the back of the seals."""
-    if wal.has_content(path):
-        raise RunDamaged(
-            f"{path.with_name(path.name + wal.SUFFIX)} is not a file of a run",
-            hint="don't rely on this directory; restore it from a backup",
-        )
-
-
-def _copy_of(database: Database) -> sqlite3.Connection:
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    database.copy_into(copy)
-    return copy
-
-
 def _by_part(items: Iterable[Any], part_of: Callable[[Id], int]) -> dict[int, list[Any]]:
     """Group orders or newcomers by the file that holds their client."""
     found: dict[int, list[Any]] = {}
     for item in items:
         found.setdefault(part_of(item.client), []).append(item)
     return found
-
-
-_SAMPLES = "SELECT sample FROM samples WHERE client = ?"
-_CONTENTS = "SELECT sample, content FROM samples WHERE client = ?"

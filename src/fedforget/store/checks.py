@@ -20,14 +20,16 @@ from fedforget.disk.files import digest, new_hasher
 from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import require
 from fedforget.errors import CommitsLost, RunDamaged, shown
-from fedforget.store import books, crash_check, plan_file, record, server_store, uses
+from fedforget.store import crash_check, plan_file, record, server_store, uses
+from fedforget.store.book_content import Book
+from fedforget.store.book_layout import header_of
 from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import BOOKS, MODELS, RECORD, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.row_checks import validate_book, validate_record, validate_server
+from fedforget.store.row_checks import validate_record, validate_server
 from fedforget.store.seals import OWN_SEAL
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
@@ -167,7 +169,8 @@ class Parts:
         if opening and self.clients is not None:
             self.clients.books.require_tree(number)
         elif opening:  # the key of the tree is not known
-            validate_book(self._sealed_database(name, books.SCHEMA), number)
+            self._require_as_sealed(name)
+            Book.read(self.path / name, number)
         return self._size(name)
 
     def sealed_books(self) -> dict[str, str]:
@@ -221,7 +224,7 @@ def seed_problems(
         yield f"the seed in {server.database.path} is not the one that the plan is committed to"
     commitments = server.commitments()
     if answers.keys() != commitments.keys():
-        books = server.database.path.with_name("clients-*.db")
+        books = server.database.path.with_name("clients-*.book")
         yield f"{books} and the roster in {server.database.path} name different clients"
     for client in commitments.keys() & answers.keys():
         if answers[client] != commitments[client]:
@@ -237,10 +240,14 @@ def logs_beside(path: Path) -> list[str]:
 
 
 def digest_of(path: Path, name: str) -> str:
-    """Return the digest of a database of a run; raise RunDamaged if its size contradicts its header."""
+    """Return the digest of a database or a book of a run; raise RunDamaged if its size contradicts its header."""
     hasher = new_hasher()
     with Door(path).opened(name) as file:
-        require(path / name, header_problem(os.pread(file, PAGE, 0), os.fstat(file).st_size))
+        size = os.fstat(file).st_size
+        if name in BOOKS:
+            header_of(path / name, file, BOOKS.index(name))
+        else:
+            require(path / name, header_problem(os.pread(file, PAGE, 0), size))
         for chunk in chunks(file):
             hasher.update(chunk)
     return hasher.hexdigest()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 SERVER = "server.db"
 USES = "uses.db"
-BOOKS = tuple(f"clients-{number:x}.db" for number in range(16))  # the number is a power of two
+BOOKS = tuple(f"clients-{number:x}.book" for number in range(16))  # the number is a power of two
 RECORD = "record.db"
 MODELS = "models"
 PRIVATE_KEY = "receipt-key.pem"

@@ -25,13 +25,6 @@ def validate_server(database: Database, plan: Plan) -> None:
     _require(database, all(plan.is_kept(round_, done) for round_ in kept), "the rounds whose models are kept")
 
 
-def validate_book(database: Database, number: int) -> None:
-    _require(database, [(number,)] == database.rows("SELECT number FROM part"), "its number")
-    strangers = "SELECT 1 FROM samples WHERE client NOT IN (SELECT client FROM clients) LIMIT 1"
-    empty = "SELECT 1 FROM clients WHERE client NOT IN (SELECT client FROM samples) LIMIT 1"
-    _require(database, not database.rows(strangers) and not database.rows(empty), "the samples of a client")
-
-
 def validate_record(database: Database) -> None:
     values = dict(database.rows("SELECT key, value FROM record"))
     for key in ("key", "tainted"):

@@ -2,7 +2,7 @@
 
 plan.toml   the frozen plan; written last on creation, so a directory without it is created again
 server.db   function: seed, roster with commitments, rounds, digests of kept states
-clients-*.db  function: each client's seed, sample ids with content digests
+clients-*.book  function: each client's seed, sample ids with content digests
 uses.db     function: first uses and witnesses of the clients
 models/     function: one safetensors file per kept round, named by digest
 record.db   record: requests, receipts, events, metrics
