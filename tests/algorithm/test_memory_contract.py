@@ -22,6 +22,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from fedforget.algorithm.contents import one_by_one
 from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
@@ -65,7 +66,7 @@ class Disk:
             initial=state(0),
         )
         seeds = {client: SEEDS.client(client) for client in world}
-        Books(directory, bytes(32)).create(seeds, lambda c: (IdSet(world[c]), bytes(16 * len(world[c]))))
+        Books(directory, bytes(32)).create(seeds, one_by_one(lambda c: (IdSet(world[c]), bytes(16 * len(world[c])))))
         self._use(databases)
 
     def _open(self, *, create: bool = False) -> tuple[Database, Database]:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.contents import one_by_one
+from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.tree import (
     BUCKET,
     Path,
@@ -21,6 +22,7 @@ from fedforget.algorithm.tree import (
     leaves_of,
     path_of,
     root_of,
+    roots_of,
     salts_of,
     value_of,
 )
@@ -169,3 +171,15 @@ def test_published_values() -> None:
 
 
 VECTORS = ["186a090966bd7c4a", "c6334f1a4d7608f0", "27fb1ff166904e57", "a5a4800cf0ed81a3", "8e6e8ff012d02089"]
+
+
+@given(st.lists(st.sets(st.integers(0, 10**6), max_size=40), max_size=4))
+def test_roots_of_many_clients_are_those_of_each(worlds: list[set[int]]) -> None:
+    """Also of clients without samples, and of more samples than a bucket holds."""
+    keys = [bytes([place]) * 32 for place in range(len(worlds))]
+    sets: dict[Id, IdSet] = {place: IdSet(world) for place, world in enumerate(worlds)}
+    digests = {
+        place: [hashlib.blake2b(id_block(each), digest_size=16).digest() for each in ids] for place, ids in sets.items()
+    }
+    found = roots_of(keys, one_by_one(lambda place: (sets[place], b"".join(digests[place])))(range(len(worlds))))
+    assert found == [root_of(leaves_of(key, sets[place], digests[place])) for place, key in enumerate(keys)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fedforget.algorithm.contents import one_by_one
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.plan import Plan, ServerOptimizer
 from fedforget.algorithm.seeds import SeedSource
@@ -123,7 +124,10 @@ def test_storage_of_clients_is_that_of_real_files() -> None:
         with scratch() as directory:
             seeds, everyone = SeedSource("storage"), range(clients)
             books = Books(directory, seeds.tree_key())
-            books.create({c: seeds.client(c) for c in everyone}, lambda _: (IdSet(range(samples)), bytes(16 * samples)))
+            books.create(
+                {c: seeds.client(c) for c in everyone},
+                one_by_one(lambda _: (IdSet(range(samples)), bytes(16 * samples))),
+            )
             notes = Database(directory / USES, uses.SCHEMA, create=True)
             Uses(notes).note([(c, s, 100 + s) for c in everyone for s in range(samples)])
             Uses(notes).store_digest()

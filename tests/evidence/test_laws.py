@@ -17,6 +17,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedforget.algorithm import forget as forgetting
+from fedforget.algorithm.contents import one_by_one
 from fedforget.algorithm.forget import Decision, Request, forget
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server, learn
@@ -289,9 +290,8 @@ def on_disk(directory: Path, world: World, oracle: Oracle, plan: Plan) -> tuple[
         initial=HistoryIsTheModel.initial(),
     )
     books = Books(directory, seeds.tree_key())
-    books.create(
-        {who: seeds.client(who) for who in world}, lambda who: (IdSet(world[who]), bytes(16 * len(world[who])))
-    )
+    contents = one_by_one(lambda who: (IdSet(world[who]), bytes(16 * len(world[who]))))
+    books.create({who: seeds.client(who) for who in world}, contents)
     clients = ClientStore(books, Uses(uses_db))
     model = HistoryIsTheModel()
     federation = LocalFederation(plan, clients, model, priorities=lambda _: oracle)

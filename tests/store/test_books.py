@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from fedforget import Plan, Request, Run
+from fedforget.algorithm.contents import ContentsOf, one_by_one
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed, SeedSource
@@ -23,7 +24,7 @@ from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
 from fedforget.store import books as books_module
 from fedforget.store import run_directory
-from fedforget.store.books import DEPTH, PARTS, Books, Contents
+from fedforget.store.books import DEPTH, PARTS, Books
 from fedforget.store.names import BOOKS, USES
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
@@ -47,12 +48,12 @@ def digests(world: World, client: Id) -> dict[Id, bytes]:
     return {sample: content(client, sample) for sample in world[client]}
 
 
-def contents(world: World) -> Callable[[Id], Contents]:
-    def of(client: Id) -> Contents:
+def contents(world: World) -> ContentsOf:
+    def of(client: Id) -> tuple[IdSet, bytes]:
         ids = IdSet(world[client])
         return ids, b"".join(content(client, sample) for sample in ids)
 
-    return of
+    return one_by_one(of)
 
 
 def create(path: Path, world: World = WORLD, seeds: SeedSource = SEEDS) -> Books:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from fedforget import Request
+from fedforget.algorithm.contents import one_by_one
 from fedforget.algorithm.ids import IdSet
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Newcomer, RemoveOrder, State
@@ -35,7 +36,7 @@ HERE, THERE = {"torch": "2", "processor": "a"}, {"torch": "2", "processor": "b"}
 @pytest.fixture
 def clients(tmp_path: Path) -> Iterator[ClientStore]:
     books = Books(tmp_path, SEEDS.tree_key())
-    books.create({1: SEEDS.client(1)}, lambda _: (IdSet([0, "a"]), ZERO + ONE))
+    books.create({1: SEEDS.client(1)}, one_by_one(lambda _: (IdSet([0, "a"]), ZERO + ONE)))
     notes = Database(tmp_path / "uses.db", uses.SCHEMA, create=True, writable=True)
     yield ClientStore(books, Uses(notes))
     books.close()

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from fedforget.algorithm.ids import Id, canonical_id
+from fedforget.data.tables import Sample, Table
 from fedforget.errors import InvalidInput, shown
 
-Sample = tuple[Any, Any]
 Clients = dict[Id, Mapping[Id, Sample]]
 
 
@@ -46,6 +46,8 @@ def from_arrays(x: Any, y: Any, *, clients: Sequence[Any], ids: Sequence[Any] | 
             f"there are {len(x)} rows of features, {len(y)} of targets and {len(clients)} clients",
             hint="give one target and one client for each row",
         )
+    if len(clients) and (table := Table.of(x, y, clients, ids)) is not None:
+        return table.clients_of()
     return _federation(lambda place: (x[place], y[place]), clients, ids)
 
 

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import array
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf, one_by_one
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
-from fedforget.algorithm.tree import CONTENT_BYTES
+from fedforget.data.tables import CONTENT_PERSON, OwnRows
 from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 
 Array = NDArray[Any]
@@ -29,7 +30,10 @@ class ClientData:
 
     def __init__(self, client: Id, samples: Any) -> None:
         self._client = client
-        if isinstance(samples, Mapping):
+        if isinstance(samples, OwnRows):
+            self.ids = IdSet.of_integers(samples.ids)
+            self._keys = {identifier: identifier for identifier in self.ids}
+        elif isinstance(samples, Mapping):
             self._keys = {canonical_id(key): key for key in samples}
             self.ids = IdSet(samples, what=f"sample id of client {shown(client)}:")
         elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
@@ -73,12 +77,42 @@ class ClientData:
     def content(self, identifier: Id) -> bytes:
         """Return a digest of a sample's x and y: type, shape and bytes."""
         parts = [_header(part.dtype, part.shape) + part.tobytes() for part in self.sample(identifier)]
-        return hashlib.blake2b(b"".join(parts), digest_size=CONTENT_BYTES, person=b"fedforget/sample").digest()
+        return hashlib.blake2b(b"".join(parts), digest_size=CONTENT_BYTES, person=CONTENT_PERSON).digest()
 
 
 @lru_cache(maxsize=1024)  # ragged data have many shapes
 def _header(dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
     return f"{dtype.str}{shape};".encode()
+
+
+class _ClientsOnUse(dict[Id, ClientData]):
+    """The data of each client, prepared when they are first asked for."""
+
+    def __init__(self, given: Mapping[Id, Any]) -> None:
+        super().__init__()
+        self._given = given
+
+    def __missing__(self, client: Id) -> ClientData:
+        made = self[client] = ClientData(client, self._given[client])
+        return made
+
+
+class Members(Mapping[Id, IdSet]):
+    """The sample ids of clients that have some. Those of a client are made when they are asked for."""
+
+    def __init__(self, data: FederatedData, changed: Mapping[Id, IdSet], clients: Sequence[Id]) -> None:
+        self._data, self.changed, self._clients = data, changed, dict.fromkeys(clients)
+
+    def __getitem__(self, client: Id) -> IdSet:
+        if client not in self._clients:
+            raise KeyError(client)
+        return self.changed[client] if client in self.changed else self._data[client].ids
+
+    def __iter__(self) -> Iterator[Id]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)
 
 
 class FederatedData:
@@ -96,12 +130,15 @@ class FederatedData:
                 hint="give {client id: {sample id: (x, y)}}, or {client id: a torch Dataset}",
             )
         self.roster = IdSet(clients, what="client id")
-        made = {canonical_id(client): samples for client, samples in clients.items()}
-        self._clients = {client: ClientData(client, made[client]) for client in self.roster}
+        self._given: dict[Id, Any] = {canonical_id(client): samples for client, samples in clients.items()}
+        self._clients: dict[Id, ClientData] = _ClientsOnUse(self._given)
+        for client in self.roster:
+            if not isinstance(self._given[client], OwnRows):
+                self._clients[client]  # raises if these are not samples
         self.test = None if test is None else _test_arrays(test)
 
     def __getitem__(self, client: Id) -> ClientData:
-        if client not in self._clients:
+        if client not in self.roster:
             raise DataChanged(
                 f"client {shown(client)} is missing from the data",
                 hint="bring it back, or forget it",
@@ -111,27 +148,51 @@ class FederatedData:
     def sample(self, client: Id, sample: Id) -> tuple[Array, Array]:
         return self[client].sample(sample)
 
-    def members(self, without: Iterable[Request] = ()) -> dict[Id, IdSet]:
+    def members(self, without: Iterable[Request] = ()) -> Mapping[Id, IdSet]:
         """Return each client's sample ids without the targets of ``without``. Clients left empty are dropped."""
-        members = {client: self._clients[client].ids for client in self.roster}
+        left = {client: self._size(client) for client in self.roster}
+        changed = dict[Id, IdSet]()
         for request in without:
             if request.client not in self.roster:
                 raise UnknownTarget(f"client {request.client} is not in the data", hint="correct the --without file")
-            if request.sample is not None and request.sample not in self._clients[request.client].ids:
+            own = self[request.client].ids
+            if request.sample is not None and request.sample not in own:
                 raise UnknownTarget(f"there is no {request} in the data", hint="correct the --without file")
-            gone = members[request.client] if request.sample is None else (request.sample,)
-            members[request.client] = members[request.client].without(gone)
-        return {client: ids for client, ids in members.items() if len(ids)}
+            gone = own if request.sample is None else (request.sample,)
+            changed[request.client] = changed.get(request.client, own).without(gone)
+            left[request.client] = len(changed[request.client])
+        return Members(self, changed, [client for client, size in left.items() if size])
+
+    def _size(self, client: Id) -> int:
+        found = self._given.get(client)
+        return len(found) if isinstance(found, OwnRows) else len(self[client].ids)
 
     def sizes(self) -> list[int]:
-        return [len(self._clients[client].ids) for client in self.roster]
+        return [self._size(client) for client in self.roster]
 
     def contents(self, client: Id, ids: Iterable[Id]) -> Iterator[tuple[Id, bytes]]:
         return ((identifier, self[client].content(identifier)) for identifier in ids)
 
-    def digests(self, client: Id, ids: IdSet) -> bytes:
-        """Return the content digests of some samples of a client, one after the other."""
-        return b"".join(content for _, content in self.contents(client, ids))
+    def contents_of(self, members: Mapping[Id, IdSet]) -> ContentsOf:
+        """Return how to get the samples of many clients, with their content digests."""
+        each = one_by_one(
+            lambda client: (members[client], b"".join(found for _, found in self.contents(client, members[client])))
+        )
+
+        def of(clients: Sequence[Id]) -> Contents:
+            own = [self._whole_rows(client, members) for client in clients]
+            rows = [found for found in own if found is not None]
+            if not rows or len(rows) < len(own) or any(found.table is not rows[0].table for found in rows):
+                return each(clients)
+            return rows[0].table.contents(rows, _header)
+
+        return of
+
+    def _whole_rows(self, client: Id, members: Mapping[Id, IdSet]) -> OwnRows | None:
+        """Return a client's samples if they are rows of arrays and all of them are members."""
+        found = self._given.get(client)
+        partly = isinstance(members, Members) and client in members.changed
+        return found if isinstance(found, OwnRows) and found.table.is_of_arrays and not partly else None
 
     def require_unchanged(self, client: Id, known: Mapping[Id, bytes]) -> None:
         """Raise DataChanged if a sample's content differs from its recorded digest."""

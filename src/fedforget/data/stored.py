@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.algorithm.tree import CONTENT_BYTES
 from fedforget.data.federated import Array, ClientData, FederatedData
 from fedforget.data.rows import Places, Rows
 from fedforget.errors import DataChanged, shown
@@ -88,6 +88,7 @@ class StoredData(FederatedData):
         test_owners: tuple[Id, ...] | None = None,
     ) -> None:
         self.roster = IdSet(samples, what="client id")
+        self._given = {}
         self._clients = {client: StoredClient(client, rows, samples[client], places) for client in self.roster}
         self._test_rows, self._test_places = test
         self._test: tuple[Array, Array] | None = None
@@ -103,8 +104,8 @@ class StoredData(FederatedData):
     def batch(self, client: Id, samples: Sequence[Id]) -> tuple[Array, Array]:
         return self._stored(client).batch(samples)
 
-    def sizes(self) -> list[int]:
-        return [self._stored(client).size for client in self.roster]
+    def _size(self, client: Id) -> int:
+        return self._stored(client).size
 
     def contents(self, client: Id, ids: Iterable[Id]) -> Iterator[tuple[Id, bytes]]:
         wanted = list(ids)

@@ -47,7 +47,7 @@ def create_run(
             seed_origin=seeds.origin,
             tree_key=seeds.tree_key(),
             client_seeds={client: seeds.client(client) for client in members},
-            contents=lambda client: (members[client], data.digests(client, members[client])),
+            contents=data.contents_of(members),
             initial=State(weights_of(model.module)),
             learner=parts_of(model.module, model.loss),
         )

@@ -10,10 +10,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget.algorithm.contents import CONTENT_BYTES, Contents
 from fedforget.algorithm.draws import SEED_BYTES
-from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
+from fedforget.algorithm.ids import BLOCK_BYTES, Id, id_block
 from fedforget.algorithm.seeds import Seed
-from fedforget.algorithm.tree import CONTENT_BYTES, LABEL_BYTES
+from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.door import Door
 from fedforget.store.book_layout import (
     NUMBER_BYTES,
@@ -85,24 +86,24 @@ class Book:
         )
 
     @classmethod
-    def made(cls, number: int, books: Iterable[tuple[Id, Seed, IdSet, bytes, bytes]]) -> Book:
-        """Return a book with these clients in ascending order: id, seed, samples, their content digests, and root."""
+    def made(cls, number: int, parts: Iterable[tuple[Sequence[Id], Sequence[Seed], Contents, Sequence[bytes]]]) -> Book:
+        """Return a book with these clients in ascending order, with their seeds, their samples and their roots."""
         clients, seeds, nonces, roots, samples, contents = (bytearray() for _ in range(6))
-        sizes, names = list[int](), dict[bytes, str]()
-        for client, seed, ids, digests, root in books:
-            clients += id_block(client)
-            seeds += seed.value
-            nonces += seed.nonce
-            roots += root
-            samples += ids.blocks.tobytes()
-            contents += digests
-            sizes.append(len(ids))
-            strings = ids.ids if ids.blocks[:, 0].any() else ()
-            names |= {id_block(each): each for each in (client, *strings) if isinstance(each, str)}
+        sizes, names = [np.empty(0, np.int64)], dict[bytes, str]()
+        for ids, own_seeds, own, own_roots in parts:
+            clients += b"".join(map(id_block, ids))
+            seeds += b"".join(seed.value for seed in own_seeds)
+            nonces += b"".join(seed.nonce for seed in own_seeds)
+            roots += b"".join(own_roots)
+            samples += own.blocks.tobytes()
+            contents += own.digests
+            sizes.append(own.sizes)
+            names |= {id_block(client): client for client in ids if isinstance(client, str)}
+            names.update(own.names)
         return cls(
             number=number,
             clients=_rows(clients, BLOCK_BYTES),
-            ends=np.array(sizes, np.int64).cumsum(),
+            ends=np.concatenate(sizes).cumsum(),
             seeds=_rows(seeds, SEED_BYTES),
             nonces=_rows(nonces, SEED_BYTES),
             roots=_rows(roots, LABEL_BYTES),
@@ -136,6 +137,13 @@ class Book:
         return (int(self.ends[place - 1]) if place else 0), int(self.ends[place]) if place < len(self.ends) else len(
             self.samples
         )
+
+    def contents_of(self, places: slice) -> Contents:
+        """Return the samples of the clients in some rows. Without names."""
+        sizes = np.diff(self.ends, prepend=0)[places]
+        stop = int(self.ends[places][-1])
+        rows = slice(stop - int(sizes.sum()), stop)
+        return Contents(sizes, self.samples[rows], self.contents[rows].tobytes())
 
     def client(self, place: int) -> Id:
         block = bytes(self.clients[place])
@@ -207,7 +215,7 @@ class Book:
 
 
 def _rows(data: bytearray, width: int) -> Column:
-    return np.frombuffer(bytes(data), np.uint8).reshape(-1, width)
+    return np.frombuffer(data, np.uint8).reshape(-1, width)
 
 
 def _changed(column: Column, values: Mapping[int, bytes]) -> Column:

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, canonical_id, id_block
 from fedforget.algorithm.seeds import Seed
-from fedforget.algorithm.tree import CONTENT_BYTES, LABEL_BYTES
+from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.errors import InvalidId, RunDamaged, StorageFailed
 
 MAGIC = b"fedforget book 5"

@@ -13,10 +13,11 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from fedforget.algorithm.ids import Id, IdSet, id_block
+from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf
+from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
-from fedforget.algorithm.tree import CONTENT_BYTES, Leaf, beside, joined, labels_of, leaves_of, path_of, root_of
+from fedforget.algorithm.tree import LABEL_BYTES, Leaf, beside, joined, labels_of, leaves_of, path_of, root_of, roots_of
 from fedforget.algorithm.tree import Path as TreePath
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
@@ -29,8 +30,7 @@ from fedforget.store.names import BOOKS
 PARTS = len(BOOKS)
 DEPTH = PARTS.bit_length() - 1
 _PERSON = b"fedforget/book/1"
-
-Contents = tuple[IdSet, bytes]  # the samples of a client, and their content digests in the same order
+_AT_ONCE = 4096  # clients: more cost more memory
 
 
 class Books:
@@ -153,8 +153,14 @@ class Books:
         book = self._read(number)
         wrong = book.root != root_of(self._client_leaves(book), DEPTH)
         wrong = wrong or book.root != self._known_roots.get(BOOKS[number], book.root)
-        if wrong or any(book.roots[place].tobytes() != self._root_at(book, place) for place in range(len(book.ends))):
+        if wrong or not all(self._roots_fit(book, start) for start in range(0, len(book.ends), _AT_ONCE)):
             raise RunDamaged(f"{self._run / BOOKS[number]} is damaged: its roots are not those of its content")
+
+    def _roots_fit(self, book: Book, start: int) -> bool:
+        """Return whether some clients have the roots of their samples."""
+        places = slice(start, start + _AT_ONCE)
+        keys = [self._sample_key(block) for block in split(book.clients[places].tobytes(), BLOCK_BYTES)]
+        return roots_of(keys, book.contents_of(places)) == split(book.roots[places].tobytes(), LABEL_BYTES)
 
     def client_path(self, client: Id) -> tuple[bytes, TreePath]:
         """Return the label of a client, and the path that shows whether it is in the tree."""
@@ -174,12 +180,7 @@ class Books:
 
     def _root_at(self, book: Book, place: int) -> bytes:
         """Return the root over the samples of the client in a row."""
-        start, stop = book.rows(place)
-        contents = split(book.contents[start:stop].tobytes(), CONTENT_BYTES)
-        return self._root_of(book.clients[place].tobytes(), IdSet.of_blocks(book.samples[start:stop]), contents)
-
-    def _root_of(self, client: bytes, samples: IdSet, contents: Sequence[bytes]) -> bytes:
-        return root_of(leaves_of(self._sample_key(client), samples, contents))
+        return roots_of([self._sample_key(book.clients[place].tobytes())], book.contents_of(slice(place, place + 1)))[0]
 
     def _client_leaves(self, book: Book) -> list[Leaf]:
         labels = labels_of(self._key, IdSet.of_blocks(book.clients))
@@ -189,23 +190,28 @@ class Books:
                 f"{self._run / BOOKS[book.number]} is damaged: client {shown(book.client(stranger))} belongs into "
                 "another file"
             )
-        values = zip(book.commitments(), split(book.roots.tobytes(), len(book.root)), strict=True)
+        values = zip(book.commitments(), split(book.roots.tobytes(), LABEL_BYTES), strict=True)
         return [(label, commitment + root) for label, (commitment, root) in zip(labels, values, strict=True)]
 
     # Writing
 
-    def create(self, clients: Mapping[Id, Seed], contents: Callable[[Id], Contents]) -> None:
+    def create(self, clients: Mapping[Id, Seed], contents_of: ContentsOf) -> None:
         """Write the books of a new run."""
         ids = IdSet.of_canonical(clients)
         parts: list[list[Id]] = [[] for _ in range(PARTS)]
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
             parts[_number_of(label)].append(client)
         for number, members in enumerate(parts):
-            made = (self._made(client, clients[client], *contents(client)) for client in members)
-            write_durably(self._run / BOOKS[number], self._finished(Book.made(number, made)), mode=0o600)
+            groups = (members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE))
+            made = Book.made(number, (self._made(group, clients, contents_of) for group in groups))
+            write_durably(self._run / BOOKS[number], self._finished(made), mode=0o600)
 
-    def _made(self, client: Id, seed: Seed, ids: IdSet, digests: bytes) -> tuple[Id, Seed, IdSet, bytes, bytes]:
-        return client, seed, ids, digests, self._root_of(id_block(client), ids, split(digests, CONTENT_BYTES))
+    def _made(
+        self, group: list[Id], seeds: Mapping[Id, Seed], contents_of: ContentsOf
+    ) -> tuple[list[Id], list[Seed], Contents, list[bytes]]:
+        contents = contents_of(group)
+        keys = [self._sample_key(id_block(client)) for client in group]
+        return group, [seeds[client] for client in group], contents, roots_of(keys, contents)
 
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         """Remove samples and clients. Idempotent."""

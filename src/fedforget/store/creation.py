@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedforget.algorithm.contents import ContentsOf
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
@@ -17,7 +18,7 @@ from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
 from fedforget.store import plan_file, record, server_store, uses
-from fedforget.store.books import Books, Contents
+from fedforget.store.books import Books
 from fedforget.store.checks import digest_of
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
@@ -39,7 +40,7 @@ class NewRun:
     seed_origin: str
     tree_key: bytes
     client_seeds: Mapping[Id, Seed]
-    contents: Callable[[Id], Contents]
+    contents: ContentsOf
     initial: State
     learner: Mapping[str, str]
 
