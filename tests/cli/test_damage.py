@@ -41,6 +41,7 @@ from tests.cli.commandline import (
 )
 from tests.helpers import scratch
 from tests.requests import world
+from tests.store.book_sql import rows_of_book
 from tests.tally import tally
 
 pytestmark = pytest.mark.slow  # a minute of it in all
@@ -173,7 +174,7 @@ def mistakes(truth: Truth, what: str, hows: list[str], mask: int) -> list[str]:
             wrong = [f"{what} {how}: {mistake}" for mistake in mistakes_about(truth, run, what)]
         found += wrong
         if not wrong:
-            tally(f"damage/{'models' if what in MODELS else 'clients-*.db' if what in CLIENT_BOOKS else what}")
+            tally(f"damage/{'models' if what in MODELS else 'clients-*.book' if what in CLIENT_BOOKS else what}")
     return found
 
 
@@ -457,7 +458,7 @@ def test_doctor_reports_a_renamed_column(run: Path) -> None:
     ("file", "sql"),
     [
         (ANOTHER_BOOK, "SELECT seed FROM clients WHERE client = 2"),
-        ("server.db", "SELECT commitment FROM roster WHERE client = 2"),
+        ("server.db", "SELECT substr(commitments, 65, 32) FROM roster"),
         ("server.db", "SELECT value FROM server WHERE key = 'seed'"),
     ],
 )
@@ -465,8 +466,11 @@ def test_doctor_reports_an_altered_seed_after_a_crash(truth: Truth, run: Path, f
     """When there are no seals."""
     file = truth.place_of(file)
     change(run / "record.db", "DELETE FROM seals")
-    with contextlib.closing(sqlite3.connect(run / file)) as database:
-        ((value,),) = database.execute(sql)
+    if file.endswith(".book"):
+        ((value,),) = rows_of_book(run / file, sql)
+    else:
+        with contextlib.closing(sqlite3.connect(run / file)) as database:
+            ((value,),) = database.execute(sql)
     damage(run / file, f"flipped at {(run / file).read_bytes().index(value)}", ONE_BIT)
     check = bad_checks(run)["seeds"]
     assert str(run / file) in check["detail"]

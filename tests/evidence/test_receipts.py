@@ -40,6 +40,7 @@ from fedforget.store import run_directory
 from fedforget.store.names import BOOKS, PRIVATE_KEY, PUBLIC_KEY
 from tests.requests.world import opened
 from tests.store.book_sql import edit_book
+from tests.store.roster_sql import commitment_becomes
 from tests.tally import tally
 
 
@@ -437,7 +438,7 @@ def test_a_swapped_seed_is_noticed(run: Run) -> None:
     with pytest.raises(RunDamaged, match="seed of client 2"):
         checked(run, envelope)
     commitment = Seed(bytes(32), bytes(32)).commitment.hex()
-    tamper(run, "server.db", f"UPDATE roster SET commitment = x'{commitment}' WHERE client = 2")
+    tamper(run, "server.db", commitment_becomes(2, f"x'{commitment}'"))
     found = checked(run, envelope)
     assert not found.ok
     assert any("a seed was swapped" in problem for problem in found.problems)

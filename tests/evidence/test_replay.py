@@ -22,6 +22,7 @@ from fedforget.store import run_directory
 from fedforget.store.books import Books
 from fedforget.store.names import BOOKS
 from tests.store.book_sql import edit_book
+from tests.store.roster_sql import commitment_becomes
 
 ANOTHER_STEP = "CASE step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
 ANOTHER_ROUND = "CASE first_round WHEN 1 THEN 2 ELSE 1 END"
@@ -88,7 +89,7 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
     ("database", "sql", "flag"),
     [
         ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "seeds_ok"),
-        ("server.db", "UPDATE roster SET commitment = zeroblob(32) WHERE client = 3", "seeds_ok"),
+        ("server.db", commitment_becomes(3), "seeds_ok"),
         (BOOK, "UPDATE clients SET seed = zeroblob(32) WHERE client = 3", "seeds_ok"),
         (BOOK, "UPDATE samples SET content = zeroblob(16) WHERE client = 3 AND sample = 1", "data_ok"),
         (BOOK, "DELETE FROM samples WHERE client = 3 AND sample = 1", "data_ok"),
@@ -100,7 +101,7 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("uses.db", "INSERT INTO first_uses VALUES (99, 1, 1)", "draws_ok"),
         ("uses.db", "UPDATE content SET digest = zeroblob(32)", "draws_ok"),
         ("uses.db", "UPDATE witnesses SET witness = zeroblob(16)", "witnesses_ok"),
-        ("server.db", f"UPDATE roster SET first_round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
+        ("server.db", f"UPDATE first_rounds SET round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
         ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
         ("record.db", "DELETE FROM events WHERE sequence = 2", "chain_ok"),

@@ -269,7 +269,8 @@ def server_store_first_uses_not_rewound(patch: Patch) -> None:
         real(self, rounds_done, leaving, batch_id)
         with self.database.transaction():
             self.database.run_many(
-                "UPDATE roster SET first_round = ? WHERE client = ?", [(when, id_) for id_, when in known.items()]
+                "INSERT OR REPLACE INTO first_rounds VALUES (?, ?)",
+                [pair for pair in known.items() if pair[0] in self.roster],
             )
         self._reload()
 

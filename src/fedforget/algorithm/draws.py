@@ -116,7 +116,7 @@ def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_:
     if not len(roster):
         raise ValueError("no client to draw: the roster is empty")
     addresses = [Address(Purpose.SLOT, round_, slot) for slot in range(slots)]
-    return [roster.ids[place] for place in _draw(priorities, addresses, roster, 1)[:, 0]]
+    return [roster.at(place) for place in _draw(priorities, addresses, roster, 1)[:, 0].tolist()]
 
 
 def draw_batches_without_replacement(

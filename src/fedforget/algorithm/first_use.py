@@ -6,7 +6,7 @@ them, a rewind drops them, and the seeds determine them at any time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,21 +22,21 @@ class FirstUse:
     def __init__(self, ids: IdSet, known: Mapping[Id, int] | None = None) -> None:
         self.ids = ids
         self._when: NDArray[np.int64] = np.full(len(ids), NEVER, np.int64)
-        for identifier, when in (known or {}).items():
-            self._when[ids.position[identifier]] = when
+        if known:
+            self._when[self.places(ids, list(known))] = list(known.values())
 
     def note(self, positions: NDArray[np.intp], when: int) -> list[Id]:
         """Note a use. Return the ids for which it was the first."""
         fresh = positions[self._when[positions] == NEVER]
         self._when[fresh] = when
-        return [self.ids.ids[place] for place in fresh]
+        return [self.ids.at(place) for place in fresh.tolist()]
 
     def are_known(self, positions: NDArray[np.intp]) -> bool:
         """Return whether all of these were used before."""
         return bool(self._when[positions].all())
 
     def of(self, identifier: Id) -> int | None:
-        return int(self._when[self.ids.position[identifier]]) or None
+        return int(self.look_up([identifier])[0]) or None
 
     def look_up(self, ids: Sequence[Id]) -> NDArray[np.int64]:
         """Return the first use of each id, ``NEVER`` where there was none."""
@@ -44,21 +44,25 @@ class FirstUse:
 
     @staticmethod
     def places(within: IdSet, ids: Sequence[Id]) -> NDArray[np.intp]:
-        """Return the position of each of ``ids`` in a set."""
-        return np.fromiter(map(within.position.__getitem__, ids), np.intp, len(ids))
+        """Return the position of each of ``ids`` in a set. Raise KeyError if one is not in it."""
+        found = [within.place_of(identifier) for identifier in ids]
+        if None in found:
+            raise KeyError(ids[found.index(None)])
+        return np.array(found, np.intp)
 
     def rewind(self, last: int) -> None:
         """Drop every use after ``last``."""
         self._when[self._when > last] = NEVER
 
-    def without(self, ids: Iterable[Id]) -> FirstUse:
+    def without(self, ids: Collection[Id]) -> FirstUse:
         """Return the first uses of the remaining ids."""
         left = self.ids.without(ids)
+        gone = [place for identifier in set(ids) if (place := self.ids.place_of(identifier)) is not None]
         made = FirstUse(left)
-        made._when = self.look_up(left.ids)
+        made._when = np.delete(self._when, gone)
         return made
 
     def known(self) -> dict[Id, int]:
         """Return the first use of every id that was used."""
         used = np.flatnonzero(self._when)
-        return {self.ids.ids[place]: int(self._when[place]) for place in used}
+        return {self.ids.at(place): int(self._when[place]) for place in used.tolist()}

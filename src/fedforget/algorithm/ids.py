@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import operator
 import re
+from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
-from itertools import pairwise
+from itertools import compress, pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ BLOCK_BYTES = 16
 _INTEGER_LIMIT = 2**63
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _PERSON = b"fedforget/id/1"
+_FEW = 2**12  # ids whose positions are kept in a dictionary; more would take too long to enter
 
 
 def canonical_id(value: object) -> Id:
@@ -133,14 +135,28 @@ class IdSet:
         """The position of each id in block order."""
         return {identifier: place for place, identifier in enumerate(self.ids)}
 
+    def place_of(self, identifier: object) -> int | None:
+        """Return the position of an id in block order, or None. In a large set it is found by bisection."""
+        if len(self) <= _FEW or "position" in self.__dict__:
+            return self.position.get(identifier)  # type: ignore[call-overload, no-any-return]
+        if not isinstance(identifier, int | str):
+            return None
+        block = id_block(identifier)
+        place = bisect_left(range(len(self)), block, key=lambda row: self.blocks[row].tobytes())
+        return place if place < len(self) and self.blocks[place].tobytes() == block else None
+
+    def at(self, place: int) -> Id:
+        """Return the id at a position."""
+        return self._ids[place] if self._ids is not None else int.from_bytes(self.blocks[place].tobytes(), "big")
+
     def without(self, ids: Iterable[Id]) -> IdSet:
         """Return the set without ``ids``, in the same order."""
-        gone = [self.position[identifier] for identifier in set(ids) if identifier in self.position]
+        gone = [place for identifier in set(ids) if (place := self.place_of(identifier)) is not None]
         if not gone:
             return self
-        keep = np.ones(len(self.ids), bool)
+        keep = np.ones(len(self), bool)
         keep[gone] = False
-        kept_ids = tuple(identifier for identifier, stays in zip(self.ids, keep, strict=True) if stays)
+        kept_ids = None if self._ids is None else tuple(compress(self._ids, keep.tolist()))
         return self._of(kept_ids, np.ascontiguousarray(self.blocks[keep]))
 
     def __len__(self) -> int:
@@ -150,7 +166,7 @@ class IdSet:
         return iter(self.ids)
 
     def __contains__(self, identifier: object) -> bool:
-        return identifier in self.position
+        return self.place_of(identifier) is not None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IdSet) and self.ids == other.ids

@@ -133,6 +133,8 @@ def _subtree(rows: Sequence[bytes], start: int, stop: int, depth: int) -> bytes:
 
 def _middle(rows: Sequence[bytes], start: int, stop: int, depth: int) -> int:
     """Return where the right half begins: at the first label with a 1 at this depth."""
+    if not depth:
+        return bisect_left(rows, b"\x80", start, stop)
     first = int.from_bytes(rows[start][:LABEL_BYTES], "big") >> (_BITS - depth) << 1 | 1
     return bisect_left(rows, (first << (_BITS - depth - 1)).to_bytes(LABEL_BYTES, "big"), start, stop)
 

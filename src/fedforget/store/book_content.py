@@ -21,6 +21,7 @@ from fedforget.store.book_layout import (
     STRING,
     Column,
     Header,
+    are_ascending,
     commitments_of,
     damaged,
     header_of,
@@ -68,7 +69,7 @@ class Book:
         ends = numbers_of(column("ends", NUMBER_BYTES, n))
         if (n and (int(ends[0]) < 1 or (np.diff(ends) < 1).any())) or m != (int(ends[-1]) if n else 0):
             raise damaged(path, "the samples of a client are missing or invalid")
-        if not _ascend(clients, np.empty(0, np.int64)) or not _ascend(samples, ends[:-1]):
+        if not are_ascending(clients) or not are_ascending(samples, ends[:-1]):
             raise damaged(path, "its ids are not in order, or not ids")
         name_ends = numbers_of(column("name ends", NUMBER_BYTES, n + m if header.names else 0))
         names = _all_names(path, np.concatenate([clients, samples]), name_ends, data[starts["text"] :])
@@ -239,17 +240,6 @@ def _all_names(path: Path, blocks: Column, ends: NDArray[np.int64], text: bytes)
     if not sound or lengths[~strings].any():
         raise damaged(path, "the names of its ids are missing or invalid")
     return names_of(path, blocks, np.concatenate([[0], ends]), text)
-
-
-def _ascend(blocks: Column, after: NDArray[np.int64]) -> bool:
-    """Return whether these are blocks of ids in ascending order, which begins anew at the rows ``after``."""
-    high, low = (np.ascontiguousarray(blocks[:, half]).view(">u8").ravel() for half in (slice(8), slice(8, 16)))
-    integers = high == 0
-    if not (np.where(integers, low < 2**63, high >> np.uint64(56) == STRING)).all():
-        return False
-    rises = (high[:-1] < high[1:]) | ((high[:-1] == high[1:]) & (low[:-1] < low[1:]))
-    rises[after - 1] = True
-    return bool(rises.all())
 
 
 def _position(blocks: Column, block: bytes, low: int, high: int) -> int:

@@ -116,6 +116,18 @@ def split(data: bytes, width: int) -> list[bytes]:
     return [data[start : start + width] for start in range(0, len(data), width)]
 
 
+def are_ascending(blocks: Column, after: NDArray[np.int64] | None = None) -> bool:
+    """Return whether these are blocks of ids in ascending order, which begins anew at the rows ``after``."""
+    high, low = (np.ascontiguousarray(blocks[:, half]).view(">u8").ravel() for half in (slice(8), slice(8, 16)))
+    integers = high == 0
+    if not (np.where(integers, low < 2**63, high >> np.uint64(56) == STRING)).all():
+        return False
+    rises = (high[:-1] < high[1:]) | ((high[:-1] == high[1:]) & (low[:-1] < low[1:]))
+    if after is not None:
+        rises[after - 1] = True
+    return bool(rises.all())
+
+
 def commitments_of(seeds: bytes, nonces: bytes) -> list[bytes]:
     """Return the commitment to each seed, given all seeds and all nonces."""
     pairs = zip(split(seeds, SEED_BYTES), split(nonces, SEED_BYTES), strict=True)

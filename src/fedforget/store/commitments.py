@@ -9,6 +9,7 @@ from fedforget.store.run_directory import OpenRun
 
 def commitments_digest(run: OpenRun) -> str:
     hasher = hashlib.blake2b(run.server.seed.commitment, digest_size=32, person=b"fedforget/commit")
-    for client, commitment in run.server.commitments().items():  # in the order of the roster on disk
-        hasher.update(repr(client).encode() + commitment)
+    members = run.server.members
+    hasher.update(members.ids.blocks.tobytes())
+    hasher.update(members.commitments.tobytes())
     return hasher.hexdigest()

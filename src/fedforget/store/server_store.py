@@ -16,11 +16,13 @@ from fedforget.disk.column_checks import check, is_blob, is_digest, is_id, is_on
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_object
 from fedforget.errors import RunDamaged
+from fedforget.store import roster
 from fedforget.store.model_files import ModelFiles
+from fedforget.store.roster import Roster
 
 SCHEMA = f"""
 CREATE TABLE server (
-    key TEXT PRIMARY KEY, value NOT NULL,
+    key TEXT PRIMARY KEY, value ANY NOT NULL,
     CHECK (CASE key
         WHEN 'seed' THEN {is_blob("value", SEED_BYTES)}
         WHEN 'nonce' THEN {is_blob("value", SEED_BYTES)}
@@ -30,16 +32,16 @@ CREATE TABLE server (
         WHEN 'rounds_done' THEN {is_whole("value")}
         WHEN 'work' THEN {is_text("value")}
         ELSE 0 END)
-) WITHOUT ROWID;
-CREATE TABLE roster (
-    client PRIMARY KEY {check(is_id("client"))},
-    commitment BLOB NOT NULL {check(is_blob("commitment", SEED_BYTES))},
-    first_round INTEGER {check(is_whole("first_round", 1), optional="first_round")}
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
+{roster.SCHEMA}
+CREATE TABLE first_rounds (
+    client ANY PRIMARY KEY {check(is_id("client"))},
+    round INTEGER NOT NULL {check(is_whole("round", 1))}
+) STRICT, WITHOUT ROWID;
 CREATE TABLE rounds (
     round INTEGER PRIMARY KEY {check(is_whole("round"))},
     model TEXT NOT NULL {check(is_digest("model"))}
-);
+) STRICT;
 """
 
 
@@ -81,12 +83,17 @@ class ServerStore:
         }
         with database.transaction():
             database.run_many("INSERT INTO server VALUES (?, ?)", values.items())
-            database.run_many("INSERT INTO roster VALUES (?, ?, NULL)", commitments.items())
+            Roster.of(commitments).write(database)
             database.run("INSERT INTO rounds VALUES (0, ?)", (name,))
 
     def _reload(self) -> None:
-        roster = IdSet.of_canonical([client for (client,) in self.database.rows("SELECT client FROM roster")])
-        self._first_use = FirstUse(roster, dict(self.stored_first_rounds()))
+        self._roster = Roster.read(self.database)
+        try:
+            self._first_use = FirstUse(self._roster.ids, dict(self.stored_first_rounds()))
+        except KeyError as error:
+            raise RunDamaged(
+                f"{self.database.path} is damaged: it names a round that drew a client which is not in its roster"
+            ) from error
         self.rounds_done = self.stored_rounds_done()
 
     def _value(self, key: str) -> Any:
@@ -101,7 +108,12 @@ class ServerStore:
 
     @property
     def roster(self) -> IdSet:
-        return self._first_use.ids
+        return self._roster.ids
+
+    @property
+    def members(self) -> Roster:
+        """The roster with the commitments."""
+        return self._roster
 
     @property
     def seed(self) -> Seed:
@@ -121,7 +133,7 @@ class ServerStore:
         return str(self._value("plan_digest"))
 
     def commitments(self) -> dict[Id, bytes]:
-        return dict(self.database.rows("SELECT client, commitment FROM roster"))
+        return self._roster.as_dict()
 
     def first_round(self, client: Id) -> int | None:
         return self._first_use.of(client)
@@ -130,8 +142,8 @@ class ServerStore:
         return self._first_use.known()
 
     def stored_first_rounds(self) -> list[tuple[Id, int]]:
-        """Return the clients that took part, with their first rounds, in the order of the roster on disk."""
-        return self.database.rows("SELECT client, first_round FROM roster WHERE first_round IS NOT NULL")
+        """Return the clients that took part, with their first rounds, in the order of the ids on disk."""
+        return self.database.rows("SELECT client, round FROM first_rounds")
 
     def kept(self) -> dict[int, str]:
         """Return the rounds whose models are kept, with the digests of the models."""
@@ -163,9 +175,7 @@ class ServerStore:
             self.database.run("INSERT INTO rounds VALUES (?, ?)", (round_, name))
             if dropped:
                 self.database.run("DELETE FROM rounds WHERE round = ?", (round_ - 1,))
-            self.database.run_many(
-                "UPDATE roster SET first_round = ? WHERE client = ?", ((round_, client) for client in fresh)
-            )
+            self.database.run_many("INSERT INTO first_rounds VALUES (?, ?)", ((client, round_) for client in fresh))
             self._set("rounds_done", round_)
         if dropped:
             self._unlink_unless_referenced(dropped)
@@ -199,8 +209,10 @@ class ServerStore:
         with self.database.transaction():
             if batch_id:
                 self._note_work(batch_id, REWOUND)
-            self.database.run_many("DELETE FROM roster WHERE client = ?", ((client,) for client in leaving))
-            self.database.run("UPDATE roster SET first_round = NULL WHERE first_round > ?", (back_to,))
+            if leaving:
+                self._roster.without(leaving).write(self.database, self._roster)
+            self.database.run_many("DELETE FROM first_rounds WHERE client = ?", ((client,) for client in leaving))
+            self.database.run("DELETE FROM first_rounds WHERE round > ?", (back_to,))
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
             self._set("rounds_done", back_to)
         self.models.keep_only(self.kept().values())
@@ -210,7 +222,7 @@ class ServerStore:
     def join(self, commitments: Mapping[Id, bytes]) -> None:
         """Add new clients to the roster. Idempotent."""
         with self.database.transaction():
-            self.database.run_many("INSERT OR IGNORE INTO roster VALUES (?, ?, NULL)", commitments.items())
+            self._roster.joined_by(commitments).write(self.database, self._roster)
         self._reload()
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
@@ -224,9 +236,8 @@ class ServerStore:
                 ("plan_digest", plan_digest),
             ):
                 self._set(key, value)
-            self.database.run_many(
-                "UPDATE roster SET commitment = ? WHERE client = ?", ((c, client) for client, c in commitments.items())
-            )
+            self._roster.committed_to(commitments).write(self.database, self._roster)
+        self._reload()
 
     def _set(self, key: str, value: Any) -> None:
         self.database.run("UPDATE server SET value = ? WHERE key = ?", (value, key))
