@@ -16,6 +16,12 @@ def client_goes(place: int) -> str:
     return f"UPDATE roster SET clients = {clients}, commitments = {commitments}"
 
 
+def client_comes(number: int) -> str:
+    """A client whose id is larger than all others."""
+    block = f"clients || x'{number:032x}'"
+    return f"UPDATE roster SET clients = CAST({block} AS BLOB), commitments = CAST(commitments || zeroblob(32) AS BLOB)"
+
+
 def _spliced(column: str, width: int, place: int, value: str = "x''") -> str:
     before, after = f"substr({column}, 1, {width * place})", f"substr({column}, {width * (place + 1) + 1})"
     return f"CAST({before} || {value} || {after} AS BLOB)"

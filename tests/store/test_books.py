@@ -506,3 +506,36 @@ def test_change_that_ended_between_two_books_is_finished_by_the_next_command(
     assert function_files(left) == wanted(change, tmp_path / "wanted")
     assert not [each.name for each in left.iterdir() if each.name.endswith(("-wal", "-shm", ".tmp"))]
     assert again.verify().ok
+
+
+# -------------------------------------------------------------------------------------------------------- two processes
+
+
+def test_books_made_by_two_processes_are_those_of_one(
+    tmp_path: Path, books: Books, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(books_module, "_MANY", 1)
+    monkeypatch.setattr(books_module, "_AT_ONCE", 7)
+    monkeypatch.setattr(books_module, "can_help", lambda: True)
+    made = Books(tmp_path / "two", KEY)
+    (tmp_path / "two").mkdir()
+    made.create({client: SEEDS.client(client) for client in WORLD}, contents(WORLD), in_memory=True)
+    assert files(tmp_path / "two") == files(path)
+    for number in range(PARTS):
+        made.require_tree(number)
+
+
+# ------------------------------------------------------------------------------------------------------------- glancing
+
+
+def test_a_glance_finds_what_is_there_without_checking_the_file(books: Books, path: Path) -> None:
+    asked: list[str] = []
+    with contextlib.closing(Books(path, KEY, asked.append)) as found:
+        assert found.count() == (len(WORLD), sum(len(samples) for samples in WORLD.values()))
+        for client, samples in WORLD.items():
+            assert found.glance(client)
+            assert all(found.glance(client, sample) for sample in samples)
+            assert not found.glance(client, "stranger")
+        assert not found.glance("stranger")
+        assert not found.glance(301, 0)
+        assert asked == []

@@ -24,7 +24,7 @@ from fedforget.store.uses import Uses
 from tests.requests.world import PLAN, opened
 from tests.store.book_sql import edit_book, rows_of_book
 from tests.store.hostile import rehash, reseal
-from tests.store.roster_sql import client_goes, commitment_becomes
+from tests.store.roster_sql import client_comes, client_goes, commitment_becomes
 from tests.store.test_crash_check import copied_after
 
 SCHEMAS = {SERVER: server_store.SCHEMA, USES: uses.SCHEMA, RECORD: record.SCHEMA}
@@ -144,7 +144,7 @@ def test_seals_beside_a_write_ahead_log_mean_lost_commits(run: Path, name: str) 
         ("server.db", "UPDATE server SET value = zeroblob(32) WHERE key = 'seed'", "the plan is committed to"),
         (BOOK, "UPDATE clients SET seed = zeroblob(32) WHERE client = 2", "the seed of client 2"),
         ("server.db", commitment_becomes(2), "the seed of client 2"),
-        ("server.db", client_goes(2), "name different clients"),
+        ("server.db", client_comes(99), "name different clients"),
     ],
 )
 def test_seed_that_is_not_the_committed_one_is_refused_in_an_unsealed_run(
@@ -154,6 +154,11 @@ def test_seed_that_is_not_the_committed_one_is_refused_in_an_unsealed_run(
     assert expected in refusal(run)
     with run_directory.reading(run, skip_seed_check=True) as found:
         assert found.crashed
+
+
+def test_client_that_took_part_and_is_not_in_the_roster_is_damage(run: Path) -> None:
+    unsealed(run, "server.db", client_goes(2))
+    assert "names a round that drew a client which is not in its roster" in refusal(run)
 
 
 # ---------------------------------------------------------------------------------------------------------------- books

@@ -92,11 +92,20 @@ def smallest(priorities: NDArray[np.uint64], count: int) -> NDArray[np.intp]:
     if count >= size:
         return np.tile(np.arange(size), (*rows, 1))
     high = priorities[..., 0].astype(np.uint64)
-    bound = high.min(-1) if count == 1 else np.partition(high, count - 1)[..., count - 1]
+    if count == 1:
+        return _smallest_one(priorities, high)
+    bound = np.partition(high, count - 1)[..., count - 1]
     chosen = high <= bound[..., None]
     if np.count_nonzero(chosen) > count * bound.size:  # equal high halves at the boundary: the low halves decide
         return np.sort(np.lexsort((priorities[..., 1], high))[..., :count])
     return chosen.nonzero()[-1].reshape(*rows, count)
+
+
+def _smallest_one(priorities: NDArray[np.uint64], high: NDArray[np.uint64]) -> NDArray[np.intp]:
+    places: NDArray[np.intp] = high.argmin(-1)[..., None]
+    if np.count_nonzero(high == np.take_along_axis(high, places, -1)) > places.size:  # the low halves decide
+        return np.lexsort((priorities[..., 1], high))[..., :1]
+    return places
 
 
 def _draw(priorities: Priorities, addresses: Sequence[Address], ids: IdSet, count: int) -> NDArray[np.intp]:
@@ -104,8 +113,12 @@ def _draw(priorities: Priorities, addresses: Sequence[Address], ids: IdSet, coun
     together = max(1, _TOGETHER // len(ids))
     groups = [addresses[start : start + together] for start in range(0, len(addresses), together)]
     return np.concatenate(
-        [smallest(np.stack([priorities(address, ids) for address in group]), count) for group in groups]
+        [smallest(_together([priorities(address, ids) for address in group]), count) for group in groups]
     )
+
+
+def _together(rows: Sequence[NDArray[np.uint64]]) -> NDArray[np.uint64]:
+    return rows[0][None] if len(rows) == 1 else np.stack(rows)  # of a large set, one row is not copied
 
 
 def draw_clients_with_replacement(priorities: Priorities, roster: IdSet, round_: int, slots: int) -> list[Id]:

@@ -65,7 +65,7 @@ def leaves_of(key: bytes, ids: IdSet, contents: Sequence[bytes]) -> list[Leaf]:
 
 
 def roots_of(keys: Sequence[bytes], contents: Contents) -> list[bytes]:
-    """Return the root over the samples of each client, given the clients' keys."""
+    """Return the root over the samples of each client, given the clients' keys. The ids of a client are distinct."""
     data, ends = contents.blocks.tobytes(), [0, *contents.sizes.cumsum().tolist()]
     salts = b"".join(
         _cipher(key).update(data[start * BLOCK_BYTES : stop * BLOCK_BYTES])
@@ -74,7 +74,7 @@ def roots_of(keys: Sequence[bytes], contents: Contents) -> list[bytes]:
     labels = _hashes(_LABEL, _beside(salts, data, BLOCK_BYTES))
     values = _hashes(_VALUE, _beside(salts, contents.digests, CONTENT_BYTES))
     rows = list(map(bytes.__add__, labels, values))
-    return [_root_of_rows(sorted(rows[start:stop]), 0) for start, stop in pairwise(ends)]
+    return [_subtree(sorted(rows[start:stop]), 0, stop - start, 0) for start, stop in pairwise(ends)]
 
 
 def _beside(salts: bytes, others: bytes, width: int) -> list[bytes]:
@@ -94,8 +94,13 @@ def _hashes(kind: bytes, items: Sequence[bytes]) -> list[bytes]:
     return found
 
 
+_begun = hashlib.blake2b(digest_size=32, person=_PERSON).copy
+
+
 def _hash(data: bytes) -> bytes:
-    return hashlib.blake2b(data, digest_size=32, person=_PERSON).digest()
+    hasher = _begun()  # faster than a new one
+    hasher.update(data)
+    return hasher.digest()
 
 
 def _bucket_hash(rows: Sequence[bytes]) -> bytes:

@@ -188,6 +188,13 @@ class FederatedData:
 
         return of
 
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether all samples are rows of arrays in memory, which a forked process can read."""
+        return bool(self._given) and all(
+            isinstance(found, OwnRows) and found.table.is_of_arrays for found in self._given.values()
+        )
+
     def _whole_rows(self, client: Id, members: Mapping[Id, IdSet]) -> OwnRows | None:
         """Return a client's samples if they are rows of arrays and all of them are members."""
         found = self._given.get(client)

@@ -49,6 +49,7 @@ def create_run(
             client_seeds={client: seeds.client(client) for client in members},
             contents=data.contents_of(members),
             initial=State(weights_of(model.module)),
+            contents_in_memory=data.is_in_memory,
             learner=parts_of(model.module, model.loss),
         )
         create(path, new)

@@ -21,6 +21,7 @@ from fedforget.algorithm.tree import LABEL_BYTES, Leaf, beside, joined, labels_o
 from fedforget.algorithm.tree import Path as TreePath
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
+from fedforget.disk.second_process import can_help, made
 from fedforget.errors import RunDamaged, shown
 from fedforget.store.book_content import Book
 from fedforget.store.book_file import BookFile
@@ -31,6 +32,7 @@ PARTS = len(BOOKS)
 DEPTH = PARTS.bit_length() - 1
 _PERSON = b"fedforget/book/1"
 _AT_ONCE = 4096  # clients: more cost more memory
+_MANY = 20_000  # clients from which a second process is worth its start
 
 
 class Books:
@@ -195,16 +197,24 @@ class Books:
 
     # Writing
 
-    def create(self, clients: Mapping[Id, Seed], contents_of: ContentsOf) -> None:
-        """Write the books of a new run."""
+    def create(self, clients: Mapping[Id, Seed], contents_of: ContentsOf, *, in_memory: bool = False) -> None:
+        """Write the books of a new run.
+
+        ``in_memory``: the contents are read from memory alone, so that a second process may read them, too.
+        """
         ids = IdSet.of_canonical(clients)
         parts: list[list[Id]] = [[] for _ in range(PARTS)]
         for label, client in zip(labels_of(self._key, ids), ids, strict=True):
             parts[_number_of(label)].append(client)
-        for number, members in enumerate(parts):
+
+        def image(number: int) -> bytes:
+            members = parts[number]
             groups = (members[start : start + _AT_ONCE] for start in range(0, len(members), _AT_ONCE))
-            made = Book.made(number, (self._made(group, clients, contents_of) for group in groups))
-            write_durably(self._run / BOOKS[number], self._finished(made), mode=0o600)
+            return self._finished(Book.made(number, (self._made(group, clients, contents_of) for group in groups)))
+
+        helped = in_memory and len(ids) >= _MANY and can_help()
+        for number, data in made(image, range(PARTS), helped=helped):
+            write_durably(self._run / BOOKS[number], data, mode=0o600)
 
     def _made(
         self, group: list[Id], seeds: Mapping[Id, Seed], contents_of: ContentsOf

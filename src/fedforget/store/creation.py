@@ -43,6 +43,7 @@ class NewRun:
     contents: ContentsOf
     initial: State
     learner: Mapping[str, str]
+    contents_in_memory: bool = False  # a second process may read them
 
 
 def create(path: Path, new: NewRun) -> None:
@@ -72,7 +73,7 @@ def create(path: Path, new: NewRun) -> None:
             initial=new.initial,
         )
         books = Books(path, new.tree_key)
-        books.create(new.client_seeds, new.contents)
+        books.create(new.client_seeds, new.contents, in_memory=new.contents_in_memory)
         Uses(notes).store_digest()
         Record(trail).create(new.seed_origin, new.learner)
         server.close_canonical()
