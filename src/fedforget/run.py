@@ -237,11 +237,15 @@ class Run:
         with run_directory.reading(self.path) as run:
             return state_digest(run)
 
-    def verify(self, on_round: Progress | None = None) -> Verification:
-        """Replay from round 0 on the remaining data and compare every byte."""
+    def verify(self, on_round: Progress | None = None, *, on_book: Progress | None = None) -> Verification:
+        """Replay from round 0 on the remaining data and compare every byte.
+
+        ``on_book``: called with the number of the clients' files that are checked, before the replay.
+        """
         require_callback(on_round)
+        require_callback(on_book)
         with run_directory.reading(self.path, skip_seed_check=True) as run:
-            return verify(run, self._engine, on_round)
+            return verify(run, self._engine, on_round, on_book)
 
     def signed_receipt(self, identifier: str, *, public: bool = False, new_key: bool = False) -> dict[str, Any]:
         """Return the receipt of a request as a signed envelope.

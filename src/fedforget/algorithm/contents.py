@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,6 +21,15 @@ class Contents:
     blocks: NDArray[np.uint8]  # of each sample's id
     digests: bytes  # of each sample's content
     names: Mapping[bytes, str] = field(default_factory=dict)  # the string behind each block of one
+
+    def of_each(self) -> Iterator[dict[Id, bytes]]:
+        """Yield the samples of each client with their digests."""
+        start = 0
+        for size in self.sizes.tolist():
+            ids = IdSet.of_blocks(self.blocks[start : start + size], self.names)
+            digests = self.digests[CONTENT_BYTES * start : CONTENT_BYTES * (start + size)]
+            yield {each: digests[CONTENT_BYTES * row : CONTENT_BYTES * (row + 1)] for row, each in enumerate(ids)}
+            start += size
 
 
 ContentsOf = Callable[[Sequence[Id]], Contents]

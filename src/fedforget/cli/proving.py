@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedforget.algorithm.learn import Progress
 from fedforget.cli.app import EXIT_VERIFICATION_FAILED, app
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import EngineOptions, WorkforceOptions
@@ -16,6 +18,7 @@ from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, escaped, quoted
 from fedforget.plots.picture import check_format
 from fedforget.store import hints, run_directory
+from fedforget.store.books import PARTS
 
 if TYPE_CHECKING:
     from fedforget.demo.comparison import Comparison
@@ -50,8 +53,8 @@ def verify(
             instead=lambda: f"check it with {hints.verify(run)}",
         )
         _announce_cost(opened, output)
-        with output.progress("replaying", opened.server.rounds_done) as advance:
-            found = replay.verify(opened, engine, advance)
+        with _progress_of_verification(output, opened.server.rounds_done) as (on_round, on_book):
+            found = replay.verify(opened, engine, on_round, on_book)
     facts = found.as_dict()
     shown = {key: value for key, value in facts.items() if key != "problems"}
     if found.draws_ok is None:
@@ -65,6 +68,27 @@ def verify(
         )
     for problem in found.problems:
         output.say(f"note: {escaped(problem)}")
+
+
+@contextlib.contextmanager
+def _progress_of_verification(output: Output, rounds: int) -> Iterator[tuple[Progress, Progress]]:
+    """Show how many books are read, and after the last of them how many rounds are replayed."""
+    with contextlib.ExitStack() as shown:
+        books = shown.enter_context(output.progress("reading the clients' books", PARTS, "file"))
+        replayed: Progress | None = None
+
+        def on_round(done: int) -> None:
+            if replayed is not None:
+                replayed(done)
+
+        def on_book(done: int) -> None:
+            nonlocal replayed
+            books(done)
+            if done == PARTS:
+                shown.close()
+                replayed = shown.enter_context(output.progress("replaying", rounds))
+
+        yield on_round, on_book
 
 
 def _announce_cost(opened: OpenRun, output: Output) -> None:

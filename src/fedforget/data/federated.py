@@ -195,7 +195,18 @@ class FederatedData:
             isinstance(found, OwnRows) and found.table.is_of_arrays for found in self._given.values()
         )
 
-    def _whole_rows(self, client: Id, members: Mapping[Id, IdSet]) -> OwnRows | None:
+    def require_all_unchanged(self, clients: Sequence[Id], known: Contents) -> None:
+        """Raise DataChanged if a content of these clients' samples differs from its recorded digest."""
+        own = [self._whole_rows(client) for client in clients]
+        rows = [found for found in own if found is not None]
+        if len(rows) == len(own) and rows and all(found.table is rows[0].table for found in rows):
+            found = rows[0].table.contents(rows, _header)
+            if found.digests == known.digests and np.array_equal(found.blocks, known.blocks):
+                return
+        for client, contents in zip(clients, known.of_each(), strict=True):
+            self.require_unchanged(client, contents)
+
+    def _whole_rows(self, client: Id, members: Mapping[Id, IdSet] | None = None) -> OwnRows | None:
         """Return a client's samples if they are rows of arrays and all of them are members."""
         found = self._given.get(client)
         partly = isinstance(members, Members) and client in members.changed

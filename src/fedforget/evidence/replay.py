@@ -13,12 +13,13 @@ import numpy as np
 from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import OnRound, Progress, Server, learn, reporting
-from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
+from fedforget.algorithm.memory import ServerInMemory
 from fedforget.algorithm.plan import KEEP_ENDS, Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation, Presence, State
 from fedforget.data.federated import FederatedData
 from fedforget.disk.files import digest
 from fedforget.errors import DataChanged, RunDamaged
+from fedforget.evidence.replayed_clients import ReplayedClients
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.requests.lifecycle import covered_by_guarantee
 from fedforget.store import record_audit
@@ -86,13 +87,18 @@ class Replayer(Protocol):
     def check_data(self, run: OpenRun) -> None: ...
 
 
-def verify(run: OpenRun, engine: Replayer, on_round: Progress | None = None) -> Verification:
-    """Check seeds, chain, data and model files, then replay the run and compare."""
+def verify(
+    run: OpenRun, engine: Replayer, on_round: Progress | None = None, on_book: Progress | None = None
+) -> Verification:
+    """Check seeds, chain, data and model files, then replay the run and compare.
+
+    ``on_book``: called with the number of the clients' files that are checked, of ``PARTS``.
+    """
     with engine.computing():
-        return _verify(run, engine, on_round)
+        return _verify(run, engine, on_round, on_book)
 
 
-def _verify(run: OpenRun, engine: Replayer, on_round: Progress | None) -> Verification:
+def _verify(run: OpenRun, engine: Replayer, on_round: Progress | None, on_book: Progress | None) -> Verification:
     here, reach = numeric_environment(), engine.federation
     trained = run.record.environments.of_rounds(run.server.rounds_done)
     kinds = {arithmetic(each.environment) for each in trained}
@@ -108,7 +114,7 @@ def _verify(run: OpenRun, engine: Replayer, on_round: Progress | None) -> Verifi
     if problem is not None:
         found.chain_ok = False
         found.problems.append(problem)
-    _check_data(run, engine.data, found)
+    _check_data(run, engine.data, found, on_book)
     _check_models(run, found)
     if found.data_ok and found.models_ok:
         _replay(run, reach, engine.aggregator(), found, same_environment, on_round)
@@ -124,13 +130,19 @@ def _check_seeds(run: OpenRun, present: Sequence[Presence], found: Verification)
     found.problems += problems
 
 
-def _check_data(run: OpenRun, data: FederatedData, found: Verification) -> None:
-    """Compare the books with their roots, then their contents with the data."""
+def _check_data(run: OpenRun, data: FederatedData, found: Verification, on_book: Progress | None) -> None:
+    """Compare each file of books with its roots, and its contents with the data."""
     for number in range(PARTS):
         _note_problem(found, partial(run.clients.books.require_tree, number))
-    if found.data_ok:
-        for client in run.clients.clients():
-            _note_problem(found, partial(data.require_unchanged, client, run.clients.contents(client)))
+        if found.data_ok:
+            _note_problem(found, partial(_compare_contents, run, data, number))
+        if on_book is not None:
+            on_book(number + 1)
+
+
+def _compare_contents(run: OpenRun, data: FederatedData, number: int) -> None:
+    for clients, contents in run.clients.books.groups(number):
+        data.require_all_unchanged(clients, contents)
 
 
 def _note_problem(found: Verification, check: Callable[[], None]) -> None:
@@ -158,22 +170,20 @@ def _replay(
     same_environment: bool,
     on_round: Progress | None,
 ) -> None:
-    roster = run.server.roster
-    memory, clients = memory_from(run, 0), clients_of(run)
+    memory, clients, noted = memory_from(run, 0), clients_of(run), run.clients.uses
     with reach(clients, clients.sizes) as federation:
         learn(
             replaying_server(run, memory, federation, aggregate),
             run.server.rounds_done,
             _comparing(run, found, same_environment, on_round),
         )
-    same_draws = memory.first_rounds() == run.server.first_rounds() and all(
-        clients.first_steps(client) == run.clients.first_steps(client) for client in roster
-    )
+    same_draws = memory.first_rounds() == run.server.first_rounds()
+    same_draws = same_draws and clients.all_first_steps() == noted.all_first_steps()
     same_draws = same_draws and _notes_are_sound(run)
     found.draws_ok = same_draws
     if not same_draws:
         found.problems.append("the stored first uses are not those of the draws")
-    same_witnesses = all(clients.witnesses(client) == run.clients.witnesses(client) for client in roster)
+    same_witnesses = clients.all_witnesses() == noted.all_witnesses()
     if same_environment or same_witnesses:
         found.witnesses_ok = same_witnesses
         if not same_witnesses:
@@ -249,10 +259,9 @@ def memory_from(run: OpenRun, start: int) -> ServerInMemory:
     return ServerInMemory(frugal, run.server.roster, run.server.load(start), start)
 
 
-def clients_of(run: OpenRun) -> ClientsInMemory:
+def clients_of(run: OpenRun) -> ReplayedClients:
     """Return the current clients of a run in memory, without first uses and witnesses."""
-    roster = run.server.roster
-    return ClientsInMemory({c: run.clients.samples(c) for c in roster}, {c: run.clients.seed(c) for c in roster})
+    return ReplayedClients(run.clients)
 
 
 def close(one: State, other: State) -> bool:

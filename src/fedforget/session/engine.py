@@ -20,6 +20,7 @@ from fedforget.federation.background import BackgroundJob
 from fedforget.federation.local import InlineTrainer, LocalFederation, RoundTrainer
 from fedforget.federation.pool import WorkerPool
 from fedforget.session.workforce import INLINE, Workforce
+from fedforget.store.books import PARTS
 from fedforget.store.plan_file import PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic
@@ -164,8 +165,9 @@ class Engine:
 
     def check_data(self, run: OpenRun) -> None:
         """Everything in the run must be in the data, and be what it was."""
-        for client in run.server.roster:
-            self.data.require_unchanged(client, run.clients.contents(client))
+        for number in range(PARTS):
+            for clients, contents in run.clients.books.groups(number):
+                self.data.require_all_unchanged(clients, contents)
 
 
 def _one_thread() -> None:

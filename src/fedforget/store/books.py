@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
@@ -163,6 +164,14 @@ class Books:
         places = slice(start, start + _AT_ONCE)
         keys = [self._sample_key(block) for block in split(book.clients[places].tobytes(), BLOCK_BYTES)]
         return roots_of(keys, book.contents_of(places)) == split(book.roots[places].tobytes(), LABEL_BYTES)
+
+    def groups(self, number: int) -> Iterator[tuple[list[Id], Contents]]:
+        """Yield the clients of a file with their samples, thousands at a time."""
+        book = self._read(number)
+        for start in range(0, len(book.ends), _AT_ONCE):
+            places = range(start, min(start + _AT_ONCE, len(book.ends)))
+            contents = replace(book.contents_of(slice(start, places.stop)), names=book.names)
+            yield [book.client(place) for place in places], contents
 
     def client_path(self, client: Id) -> tuple[bytes, TreePath]:
         """Return the label of a client, and the path that shows whether it is in the tree."""

@@ -6,7 +6,7 @@ Rounds write it, and a rewind takes their notes back. A request that changes no 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fedforget.algorithm.ids import Id, IdSet
@@ -51,6 +51,14 @@ class Uses:
         return dict(
             self.database.rows("SELECT round, witness FROM witnesses WHERE client = ? ORDER BY round", (client,))
         )
+
+    def all_first_steps(self) -> dict[Id, dict[Id, int]]:
+        """Return the first uses of each client that has some."""
+        return _by_client(self.database.rows("SELECT client, sample, step FROM first_uses"))
+
+    def all_witnesses(self) -> dict[Id, dict[int, bytes]]:
+        """Return the witnesses of each client that has some."""
+        return _by_client(self.database.rows("SELECT client, round, witness FROM witnesses"))
 
     def count(self) -> int:
         """Return how many samples were used."""
@@ -145,3 +153,10 @@ class Uses:
 
     def _outdate(self) -> None:
         self.database.run("DELETE FROM content")
+
+
+def _by_client(rows: Iterable[tuple[Any, ...]]) -> dict[Id, dict[Any, Any]]:
+    found: dict[Id, dict[Any, Any]] = {}
+    for client, key, value in rows:
+        found.setdefault(client, {})[key] = value
+    return found
