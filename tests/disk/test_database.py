@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from fedforget.disk.database import VERSION, Database
+from fedforget.disk.pages import PAGE
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, StorageFailed
+from tests.store.hostile import log_of
 
 SCHEMA = """
 CREATE TABLE things (name PRIMARY KEY, content BLOB NOT NULL) WITHOUT ROWID;
@@ -211,3 +213,14 @@ def test_database_locked_by_another_program_raises_storage_failed(
     with pytest.raises(StorageFailed, match="locked by another program"):
         Database(tmp_path / "db", SCHEMA, writable=True)
     other.close()
+
+
+@pytest.mark.parametrize("beyond", [5000, 2**17])
+def test_log_that_says_more_than_both_files_hold_is_damage(tmp_path: Path, beyond: int) -> None:
+    """Otherwise a few kilobytes could take a gigabyte of memory."""
+    database = Database(tmp_path / "x.db", SCHEMA, create=True)
+    database.close_canonical()
+    data = (tmp_path / "x.db").read_bytes()
+    (tmp_path / "x.db-wal").write_bytes(log_of([(1, len(data) // PAGE + beyond, data[:PAGE])]))
+    with pytest.raises(RunDamaged, match="its log says that it is larger than both of them"):
+        Database(tmp_path / "x.db", SCHEMA)

@@ -25,6 +25,7 @@ from fedforget.disk.wal import LARGEST_IMAGE
 from fedforget.errors import FedForgetError, RunDamaged, RunTooNew, RunTooOld, StorageFailed
 
 JOURNAL = "-journal"
+_PADDING = 2**24  # bytes of a database that neither its file nor its log holds: pages that were freed before a commit
 _TICK = 100_000  # virtual machine instructions between two calls of ``Bound``
 _TICKS, _BYTES_A_TICK = 1000, 2000  # ticks allowed for an empty file, and bytes that allow one more
 Page = Callable[[int], bytes]  # the bytes of a page, counted from 1
@@ -111,6 +112,8 @@ def _image(door: Door, path: Path) -> bytearray | None:
             return None
         if log.pages * PAGE > LARGEST_IMAGE:
             raise _too_large(path)
+        if log.pages * PAGE > size + os.fstat(log_file).st_size + _PADDING:
+            raise RunDamaged(f"{path} is damaged: its log says that it is larger than both of them")
         image = bytearray(os.pread(file, log.pages * PAGE, 0))
         image += bytes(log.pages * PAGE - len(image))
         for number, place in log.places.items():

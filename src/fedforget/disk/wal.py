@@ -25,9 +25,10 @@ _HEADER, _FRAME_HEADER = 32, 24
 _FRAME = _FRAME_HEADER + PAGE
 _VERSION = 3007000
 _MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # the byte order of the checksum's words
-LARGEST_IMAGE = 2**28  # bytes of a database that is combined with its log in memory
+LARGEST_IMAGE = 2**30  # bytes of a database in memory, which is all that SQLite takes
 _ROOM = 2**26  # a log may have this many bytes,
-_TIMES = 4  # plus this many times the size of its database; beyond an image's size that allows no more
+_TIMES = 4  # plus this many times the size of its database,
+_LARGEST_COUNTED = 2**28  # of which no more than this counts
 
 Sums = tuple[int, int]
 
@@ -46,7 +47,7 @@ def has_content(database: Path) -> bool:
 
 def largest_log(size: int) -> int:
     """Return the most bytes that the log of a database of this size may have."""
-    return _ROOM + _TIMES * min(size, LARGEST_IMAGE)
+    return _ROOM + _TIMES * min(size, _LARGEST_COUNTED)
 
 
 def find_problem(database: Path) -> str | None:
