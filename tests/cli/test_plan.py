@@ -18,7 +18,14 @@ from fedforget.cli.planning import DIGITS_MLP_BYTES
 from fedforget.disk.database import Database
 from fedforget.disk.pages import PAGE
 from fedforget.planner.costs import Withdrawal, client_bound, forgetting_cost, sample_bound
-from fedforget.planner.storage import client_bytes, learning_traffic, sample_forgetting_traffic, state_bytes
+from fedforget.planner.storage import (
+    CLIENT_ENTRY,
+    SAMPLE_ENTRY,
+    client_bytes,
+    learning_traffic,
+    sample_forgetting_traffic,
+    state_bytes,
+)
 from fedforget.planner.windows import Requests, in_windows
 from fedforget.store import uses
 from fedforget.store.books import Books
@@ -108,9 +115,12 @@ def test_storage_is_that_of_a_real_run(trained_once: Path, tmp_path: Path) -> No
     assert models_in(trained_once) == storage["ways"][0]["models"] == ROUNDS + 1
     for model in (trained_once / "models").iterdir():
         assert 0 <= model.stat().st_size - DIGITS_MLP_BYTES <= header
-    entries = sum(client_bytes(len(samples_of(trained_once, client))) for client in range(6))
+    sizes = [len(samples_of(trained_once, client)) for client in range(6)]
+    books = sum((trained_once / name).stat().st_size for name in BOOKS)
+    assert books == 80 * len(BOOKS) + sum(CLIENT_ENTRY + SAMPLE_ENTRY * size for size in sizes)
+    entries = sum(map(client_bytes, sizes))
     real = sum((trained_once / name).stat().st_size for name in (USES, *BOOKS))
-    assert entries <= real <= 1.5 * entries + EMPTY_FILES
+    assert books <= real <= 1.5 * entries + EMPTY_FILES
     train(tmp_path / "adam", "--server-optimizer", "fedadam")
     largest = max(path.stat().st_size for path in (tmp_path / "adam" / "models").iterdir())
     kept = state_bytes(Plan(2, 3, 2, ROUNDS, server=ServerOptimizer("fedadam")), DIGITS_MLP_BYTES)

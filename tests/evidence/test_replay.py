@@ -25,9 +25,9 @@ from tests.store.book_sql import edit_book
 from tests.store.roster_sql import commitment_becomes
 
 ANOTHER_STEP = "CASE step WHEN 1 THEN 2 ELSE 1 END"  # whatever it is, under any seed
-ANOTHER_ROUND = "CASE first_round WHEN 1 THEN 2 ELSE 1 END"
+ANOTHER_ROUND = "CASE round WHEN 1 THEN 2 ELSE 1 END"
 A_USE = "(client, sample) = (SELECT client, sample FROM first_uses LIMIT 1)"
-BOOK = "clients-?.db"  # the one that holds client 3
+BOOK = "clients-?.book"  # stands for the one that holds client 3
 FIRST_MODEL = "SELECT model FROM rounds WHERE round = 1"
 PLAN = Plan(2, 3, 2, 5, LocalOptimizer(lr=0.1, momentum=0.5))
 
@@ -70,10 +70,11 @@ def alter(database: Path, sql: str) -> None:
     """Change a database as an attacker would: keep it well-formed, and delete its seals."""
     if database.name in BOOKS:
         assert edit_book(database, sql)
-        database, sql = database.with_name("record.db"), "DELETE FROM seals"
-    for file, statement in ((database, sql), (database.with_name("record.db"), "DELETE FROM seals")):
-        with closing(sqlite3.connect(file)) as connection, connection:
-            assert connection.execute(statement).rowcount or file != database
+    else:
+        with closing(sqlite3.connect(database)) as connection, connection:
+            assert connection.execute(sql).rowcount
+    with closing(sqlite3.connect(database.with_name("record.db"))) as record, record:
+        record.execute("DELETE FROM seals")
 
 
 def test_an_untouched_run_is_ok(copy: Path) -> None:

@@ -131,7 +131,11 @@ def _too_large(path: Path) -> StorageFailed:
 
 def _check_header(path: Path, head: bytes, size: int, version: int) -> None:
     require(path, pages.header_problem(head, size))
-    found = pages.version_of(head)
+    require_version(path, pages.version_of(head), version)
+
+
+def require_version(path: Path, found: int, version: int) -> None:
+    """Refuse a file of a newer or an older format than this version reads."""
     if found > version:
         raise RunTooNew(
             f"{path} was written by a newer version of FedForget (format {found}, this one knows {version})",

@@ -21,9 +21,11 @@ from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, canonical_id, id_block
 from fedforget.algorithm.seeds import Seed
 from fedforget.algorithm.tree import LABEL_BYTES
+from fedforget.disk.read_only import require_version
 from fedforget.errors import InvalidId, RunDamaged, StorageFailed
 
-MAGIC = b"fedforget book 5"
+_KIND, FORMAT = b"fedforget book ", 5
+MAGIC = _KIND + str(FORMAT).encode()
 HEADER = struct.Struct(">16s4Q32s")  # the magic, the number, clients, samples, bytes of the names, the root
 NUMBER_BYTES = 8  # bytes of an offset
 STRING = 1  # the first byte of the block of an id that is a string
@@ -44,6 +46,8 @@ class Header:
 
     @classmethod
     def parsed(cls, path: Path, data: bytes, number: int) -> Header:
+        if len(data) == HEADER.size and data[: len(_KIND)] == _KIND:
+            require_version(path, data[len(_KIND)] - ord("0"), FORMAT)
         if len(data) < HEADER.size or data[: len(MAGIC)] != MAGIC:
             raise damaged(path, "it is not a file of the clients' books")
         _, said, clients, samples, names, root = HEADER.unpack_from(data)
