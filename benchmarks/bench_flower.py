@@ -172,7 +172,9 @@ def main() -> None:
     figures, plotted, how = [], [], __doc__ or ""
     for comparison in comparisons(quick=chosen.quick):
         try:
-            made, bars = compare(comparison, 1 if chosen.quick else comparison.turns, "Flower", in_flower)
+            made, bars = compare(
+                comparison, 1 if chosen.quick else chosen.turns or comparison.turns, "Flower", in_flower
+            )
             figures += made
             plotted.append(bars)
         except CannotRun as reason:

@@ -102,7 +102,7 @@ def comparisons(*, quick: bool) -> list[Comparison]:
     found = []
     for slots in (5, 4):
         if large is not None:
-            plan = Plan(slots, 10, 10, 10, LocalOptimizer(lr=0.01))
+            plan = Plan(slots, 10, 10, 8, LocalOptimizer(lr=0.01))
             found.append(Comparison(Case("CNN, 300 clients of 200 images", cnn, large, plan), "cnn", 1.0, 5))
         plan = Plan(slots, 10, 10, 20 if quick else 60, LocalOptimizer(lr=0.1))
         found.append(Comparison(Case("digits of 60 clients, MLP", lambda: mlp(SMALL), small, plan), "mlp", 1.0, 5))
@@ -116,7 +116,7 @@ def main() -> None:
     for comparison in comparisons(quick=chosen.quick):
         try:
             programs()
-            made, bars = compare(comparison, 1 if chosen.quick else comparison.turns, "pfl", in_pfl)
+            made, bars = compare(comparison, 1 if chosen.quick else chosen.turns or comparison.turns, "pfl", in_pfl)
             figures += made
             plotted.append(bars)
         except CannotRun as reason:

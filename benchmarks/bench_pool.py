@@ -246,7 +246,7 @@ def measure(case: Case, repetitions: int, limit: float | None) -> tuple[list[Fig
         Figure(f"{label}: bare loop, a round", 1e3 * bare, "ms"),
         Figure(f"{label}: FedForget, a round", 1e3 * own, "ms"),
     ]
-    return figures, {"case": case.name, "own": own, "bare": bare, "bare_ratios": [1 / ratio for ratio in ratios]}
+    return figures, {"case": label, "own": own, "bare": bare, "bare_ratios": [1 / ratio for ratio in ratios]}
 
 
 def title(case: Case) -> str:

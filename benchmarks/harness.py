@@ -169,6 +169,8 @@ def options(description: str | None) -> argparse.Namespace:
     """The command line of a benchmark module."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller repetitions")
+    parser.add_argument("--turns", type=int, help="repetitions, where whole runs take turns")
+    parser.add_argument("--long", action="store_true", help="also what takes an hour")
     parser.add_argument("--child", nargs="*", default=[], help=argparse.SUPPRESS)
     return parser.parse_args()
 

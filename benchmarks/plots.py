@@ -14,7 +14,7 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 OURS, OTHER, INK, SOFT, FAINT = "#0b69a3", "#9aa5b1", "#1f2933", "#52606d", "#e4e7eb"
-STYLE = {
+STYLE: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
     "font.size": 9,
@@ -88,25 +88,75 @@ def _tidy(axes: Axes, values: list[int]) -> None:
     axes.tick_params(length=3, labelsize=8)
 
 
-def draw_training(path: Path, pool: list[dict[str, Any]], flower: list[dict[str, Any]]) -> None:
-    """One panel for each case: a round of the bare loop, of FedForget and of Flower, FedForget's being 1.
+def draw_training(path: Path, pool: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    """One panel for each case: a round of the bare loop, of FedForget and of other simulators, FedForget's being 1.
 
-    All three of a panel took turns with each other; without Flower, two of them did.
+    Whatever is shown beside FedForget took turns with it.
     """
-    beside = {bars["case"]: bars for bars in flower}
+    cases = {bars["case"]: bars for bars in pool}
+    cases.update({bars["case"]: bars for bars in others if bars["case"] not in cases})
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(9.5, 0.5 + 1.25 * len(pool)), layout="constrained")
-        panels = figure.subplots(len(pool), 1, squeeze=False)[:, 0]
-        for axes, bars in zip(panels, (beside.get(bars["case"], bars) for bars in pool), strict=True):
+        figure = Figure(figsize=(9.5, 0.5 + 1.35 * len(cases)), layout="constrained")
+        panels = figure.subplots(len(cases), 1, squeeze=False)[:, 0]
+        for axes, (case, bars) in zip(panels, cases.items(), strict=True):
             rows = [
                 ("bare PyTorch loop, nothing saved", bars["bare_ratios"], bars["bare"], OTHER),
                 ("FedForget, every round on disk", [1.0], bars["own"], OURS),
+                *(
+                    (f"{other['other_name']}’s simulation, nothing saved", other["other_ratios"], other["other"], OTHER)
+                    for other in others
+                    if other["case"] == case
+                ),
             ]
-            if "flower" in bars:
-                rows.append(("Flower’s simulation, nothing saved", bars["flower_ratios"], bars["flower"], OTHER))
-            _bars(axes, bars["case"], rows)
+            _bars(axes, case, rows)
         panels[-1].set_xlabel("time of a round, FedForget = 1; whiskers: lowest and highest of the turns")
         _save(figure, path)
+
+
+COSTS = {
+    "free": "a free request", "defer": "a deferred request", "status": "status", "first": "train, to the first round",
+    "making": "making the run", "verify": "verify",
+}  # fmt: skip
+MARKS = ("o", "s", "^", "D", "v", "P")
+PALETTE = (OURS, "#c05621", "#2f855a", "#805ad5", "#718096", "#b7791f")
+
+
+def draw_requests(path: Path, sizes: list[dict[str, Any]], history: list[dict[str, Any]]) -> None:
+    """What a request, and what is around it, costs by clients, by samples, and by requests that were met before."""
+    few = [point for point in sizes if point["samples"] == 20]
+    wide = [point for point in sizes if point["clients"] == 300]
+    panels = [("clients", few, "clients M", "20 samples each"), ("samples", wide, "samples N", "300 clients")]
+    panels += [
+        ("met", [{**each, "met": max(each["met"], 1)} for each in history], "requests met before", "10,000 × 20")
+    ]
+    panels = [panel for panel in panels if len(panel[1]) > 1]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(11.5, 4.2), layout="constrained")
+        columns = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
+        for axes, (key, points, title, others) in zip(columns, panels, strict=True):
+            _costs(axes, key, points)
+            axes.set_title(title, loc="left", fontweight="bold", pad=18)
+            axes.text(0, 1.03, others, transform=axes.transAxes, color=SOFT, fontsize=7.5)
+        columns[0].set_ylabel("seconds")
+        columns[0].yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        lines = [
+            Line2D([], [], color=colour, lw=2, marker=mark, ms=4.5, label=label)
+            for colour, mark, label in zip(PALETTE, MARKS, COSTS.values(), strict=True)
+        ]
+        figure.legend(handles=lines, loc="outside lower center", ncols=len(lines), frameon=False, fontsize=8)
+        _save(figure, path)
+
+
+def _costs(axes: Axes, key: str, points: list[dict[str, Any]]) -> None:
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    for cost, colour, mark in zip(COSTS, PALETTE, MARKS, strict=True):
+        found = [(point[key], point[cost]) for point in points if cost in point]
+        if found:
+            axes.plot(*zip(*found, strict=True), color=colour, lw=2, marker=mark, ms=4.5)
+    _tidy(axes, [point[key] for point in points])
+    if key == "met":
+        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: "none" if value <= 1 else f"{value:,.0f}"))
 
 
 def _bars(axes: Axes, title: str, rows: list[tuple[str, list[float], float, str]]) -> None:

@@ -1,6 +1,8 @@
 """``make bench``: runs every benchmark, prints a table, writes results.json, docs/performance.md and its pictures.
 
-Each benchmark is a process of its own and one at a time. ``--quick`` is a short version for looking: it writes nothing.
+Each benchmark is a process of its own and one at a time. ``--only`` measures some of them; the others keep their
+figures, with the date and the versions they were measured with. ``--quick`` is a short version for looking: it writes
+nothing. ``--long`` also measures what takes an hour: a million clients, and 100 requests of each level for the CNN.
 """
 
 from __future__ import annotations
@@ -28,17 +30,21 @@ RESULTS = ROOT / "benchmarks" / "results.json"
 PAGE = ROOT / "docs" / "performance.md"
 SCRATCH = "FEDFORGET_BENCH_DIR"
 PICTURES = ROOT / "docs" / "images"
-TRAINING, GROWTH = "performance-training.svg", "performance-growth.svg"
+TRAINING, GROWTH, REQUESTS = "performance-training.svg", "performance-growth.svg", "performance-requests.svg"
 BENCHMARKS = (
     "training",
     "dense",
     "witness",
     "pool",
     "flower",
+    "pfl",
+    "requests",
+    "history",
+    "command_line",
+    "fractions",
+    "forgetting",
     "growth",
     "memory",
-    "forgetting",
-    "requests",
     "draws",
     "first_use",
     "laws",
@@ -50,38 +56,63 @@ Machine = dict[str, str]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="fewer and smaller repetitions; writes nothing")
-    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="this benchmark alone; writes nothing")
+    parser.add_argument("--long", action="store_true", help="also what takes an hour: 10^6 clients, the CNN's requests")
+    parser.add_argument("--only", choices=BENCHMARKS, action="append", help="this benchmark; the others keep theirs")
+    parser.add_argument("--turns", type=int, help="repetitions of whole runs, where they take turns")
+    parser.add_argument("--page", action="store_true", help="measure nothing; write the page and pictures again")
     parser.add_argument("--dir", type=Path, help="where run directories are made (default: the system's for temporary)")
     chosen = parser.parse_args()
     if chosen.dir is not None:
         os.environ[SCRATCH] = str(chosen.dir.resolve())
     about = machine()
     print("\n".join(f"{name}: {value}" for name, value in about.items()), flush=True)
-    start = time.perf_counter()
-    sections = []
+    options = [f"--{name}" for name in ("quick", "long") if getattr(chosen, name)]
+    options += [f"--turns={chosen.turns}"] if chosen.turns else []
+    wanted = () if chosen.page else chosen.only or BENCHMARKS
+    measured = []
     for name in BENCHMARKS:
-        if chosen.only is None or name in chosen.only:
-            sections.append(section(name, quick=chosen.quick))
-            print(table(sections[-1]), flush=True)
-    about["duration"] = f"{(time.perf_counter() - start) / 60:.0f} min"
-    print("\n" + verdict(sections) + (" (A quick look: smaller sizes, few repetitions.)" if chosen.quick else ""))
-    if not chosen.quick and chosen.only is None:
-        RESULTS.write_text(json.dumps({"machine": about, "sections": sections}, indent=1, ensure_ascii=False) + "\n")
-        draw(sections, PICTURES)
-        PAGE.write_text(page(about, sections))
-        print(f"wrote {RESULTS.relative_to(ROOT)}, {PAGE.relative_to(ROOT)} and its pictures")
+        if name in wanted:
+            measured.append(section(name, about, options))
+            print(table(measured[-1]), flush=True)
+            if not chosen.quick:
+                keep(measured[-1])
+    print("\n" + verdict(measured) + (" (A quick look: smaller sizes, few repetitions.)" if chosen.quick else ""))
+    if not chosen.quick:
+        write()
 
 
-def section(name: str, *, quick: bool) -> Section:
-    """What one benchmark measured, and how busy the machine was."""
-    before = os.getloadavg()[0]
-    command = [sys.executable, "-m", f"benchmarks.bench_{name}", *(["--quick"] if quick else [])]
+def known() -> dict[str, Section]:
+    """The newest figures of each benchmark, in the order of the page."""
+    found = {made["name"]: made for made in json.loads(RESULTS.read_text())["sections"]} if RESULTS.exists() else {}
+    return {name: found[name] for name in BENCHMARKS if name in found}
+
+
+def keep(made: Section) -> None:
+    """Put the figures of one benchmark in the place of older ones. A later failure does not lose them."""
+    sections = {**known(), made["name"]: made}
+    ordered = [sections[name] for name in BENCHMARKS if name in sections]
+    RESULTS.write_text(json.dumps({"sections": ordered}, indent=1, ensure_ascii=False) + "\n")
+
+
+def write() -> None:
+    sections = list(known().values())
+    draw(sections, PICTURES)
+    PAGE.write_text(page(sections))
+    print(f"wrote {RESULTS.relative_to(ROOT)}, {PAGE.relative_to(ROOT)} and its pictures")
+
+
+def section(name: str, about: Machine, options: list[str]) -> Section:
+    """What one benchmark measured, on which machine, how busy it was, and how long that took."""
+    before, start = os.getloadavg()[0], time.perf_counter()
+    command = [sys.executable, "-m", f"benchmarks.bench_{name}", *options]
     done = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
     answer: Section = json.loads(done.stdout)
     answer["name"] = name
     answer["load"] = [round(before, 1), round(os.getloadavg()[0], 1)]
+    answer["machine"] = about
+    answer["minutes"] = round((time.perf_counter() - start) / 60, 1)
     return answer
 
 
@@ -178,54 +209,55 @@ def verdict(sections: list[Section]) -> str:
 
 
 INTRODUCTION = """\
-Written by `make bench`; do not edit. Every figure is a median over repetitions on one machine, beside the lowest and
-the highest; ratios are of two things that took turns in one process. Only what has a target is a promise, the rest is
-for orientation. A load above 1 means that other programs took part of the machine, so that times are too long. Durable
-writes are as fast as the disk below says: on a slower one the ratios of training are higher.\
+Written by `make bench`; do not edit. `python benchmarks/run.py --only SECTION` measures one section again, the others
+keep their figures. Every figure is a median over repetitions on one machine, beside the lowest and the highest; ratios
+are of two things that took turns in one process. Only what has a target is a promise, the rest is for orientation. A
+load above 1 means that other programs took part of the machine, so that times are too long: ratios and processor time
+suffer less. Durable writes are as fast as the disk of each section says: on a slower one the ratios of training are
+higher.\
 """
 
 
 def draw(sections: list[Section], directory: Path) -> None:
     """The pictures, from what the sections handed over."""
     data = {made["name"]: made["data"] for made in sections if "data" in made}
-    plots.draw_training(directory / TRAINING, data["pool"], data.get("flower", []))
-    plots.draw_growth(directory / GROWTH, data["growth"])
+    if "pool" in data:
+        plots.draw_training(directory / TRAINING, data["pool"], [*data.get("flower", []), *data.get("pfl", [])])
+    if "growth" in data:
+        plots.draw_growth(directory / GROWTH, data["growth"])
+    if "requests" in data:
+        plots.draw_requests(directory / REQUESTS, data["requests"], data.get("history", {}).get("history", []))
 
 
 def picture(made: Section) -> list[str]:
     """The picture of a section, if it has one."""
     shown = {
-        "pool": f"![Time of a round: bare loop, FedForget, Flower](images/{TRAINING})",
+        "pool": f"![Time of a round: bare loop, FedForget, pfl, Flower](images/{TRAINING})",
         "growth": f"![Time of a round and peak memory by K, E, R, M and N](images/{GROWTH})",
+        "requests": f"![What a request costs by clients, samples and requests met before](images/{REQUESTS})",
     }
     return [shown[made["name"]], ""] if made["name"] in shown else []
 
 
-def page(about: Machine, sections: list[Section]) -> str:
-    lines = [
-        "# Performance",
-        "",
-        INTRODUCTION,
-        "",
-        f"**{verdict(sections)}**",
-        "",
-        *(f"- {name}: {value}" for name, value in about.items()),
-    ]
+def page(sections: list[Section]) -> str:
+    lines = ["# Performance", "", INTRODUCTION, "", f"**{verdict(sections)}**"]
+    unmeasured = [name for name in BENCHMARKS if name not in {made["name"] for made in sections}]
+    if unmeasured:
+        lines += ["", f"Not measured yet: {', '.join(unmeasured)}."]
     for made in sections:
-        busy = "Load of the machine before and after, this benchmark included: {} and {}.".format(*made["load"])
-        lines += [
-            "",
-            f"## {made['title']}",
-            "",
-            made["how"],
-            "",
-            *picture(made),
-            busy,
-        ]
+        lines += ["", f"## {made['title']}", "", made["how"], "", *picture(made), provenance(made)]
         if made["figures"]:
             lines += ["", _row(HEADINGS), _row(["---"] * len(HEADINGS))]
             lines += [_row(cells(figure)) for figure in made["figures"]]
     return "\n".join(lines) + "\n"
+
+
+def provenance(made: Section) -> str:
+    """When, where and under which load the figures of a section were measured."""
+    about, took = made["machine"], f" in {made['minutes']:.0f} minutes" if "minutes" in made else ""
+    where = f"Measured on {about['date']}{took}, on {about['processor']}, {about['memory']}, {about['disk']}; "
+    load = "load before and after, this benchmark included: {} and {}.".format(*made["load"])
+    return f"{where}{about['system']}; {about['versions']}; {load}"
 
 
 def _row(values: list[str]) -> str:
