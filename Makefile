@@ -48,7 +48,7 @@ mutation: $(DEV) ## 500 mutants made by cosmic-ray; writes its section of docs/r
 	$(BIN)/python tests/mutation.py
 
 clean: ## remove .venv, caches and build results
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .benchmarks build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find src tests benchmarks -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 # Each stamp says that its install finished, for these versions of the two files. A developer install is a core

@@ -2,7 +2,7 @@
 
 pfl runs as its documentation sets it up for several processes: torchrun starts one for each worker (gloo, one thread
 each), FederatedAveraging trains a cohort drawn with replacement, and all workers add up by all-reduce. It has an
-environment of its own in `benchmarks/.cache`, with the same version of torch. Its clients lie in memory, and each takes
+environment of its own in `.benchmarks`, with the same version of torch. Its clients lie in memory, and each takes
 its mini-batches from a new order of its samples. They take turns, run by run: FedForget, pfl, the bare loop of the
 pool's section, FedForget, and so on; each of pfl's is compared with the mean of FedForget's before and after it. Times
 of a round are the mean of a run's rounds without the first few. pfl gives whole clients to workers: with K=5 on two
@@ -32,17 +32,17 @@ from fedforget.algorithm.plan import LocalOptimizer, Plan
 TITLE = "Training, beside pfl"
 HERE = Path(__file__).resolve().parent
 PFL, TORCH = "0.6.0", version("torch").partition("+")[0]
-ENVIRONMENT = HERE / ".cache" / f"pfl-{PFL}-torch-{TORCH}"
+ENVIRONMENT = HERE.parent / ".benchmarks" / f"pfl-{PFL}-torch-{TORCH}"
 INSTALLING, TRAINING = 1800.0, 900.0  # seconds
 
 
-def programs() -> Path:
-    """Return the programs of pfl's environment, which is made when it isn't there."""
-    ready, found = ENVIRONMENT / "ready", ENVIRONMENT / "bin"
+def interpreter() -> str:
+    """Return the Python of pfl's environment, which is made when it isn't there."""
+    ready, found = ENVIRONMENT / "ready", str(ENVIRONMENT / "bin" / "python")
     if not ready.exists():
         venv.create(ENVIRONMENT, with_pip=True, clear=True)
         for wanted in (f"torch=={TORCH}", f"pfl[pytorch]=={PFL}"):  # torch first, so that pfl takes this one
-            run([str(found / "pip"), "install", "-q", wanted], INSTALLING, f"{wanted} could not be installed")
+            run([found, "-m", "pip", "install", "-q", wanted], INSTALLING, f"{wanted} could not be installed")
         ready.touch()
     return found
 
@@ -74,7 +74,7 @@ def in_pfl(comparison: Comparison, data: Path) -> Steady:
             "batch": plan.batch_size,
             "lr": plan.local.lr,
         }
-        command = [str(programs() / "torchrun"), "--standalone", f"--nproc-per-node={WORKERS}"]
+        command = [interpreter(), "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={WORKERS}"]
         command += [str(HERE / "pfl_app" / "train.py"), *(f"--{name}={value}" for name, value in settings.items())]
         run(command, TRAINING, "the simulation failed")
         reports = [json.loads(Path(f"{report}.{rank}").read_text()) for rank in range(WORKERS)]
@@ -102,7 +102,7 @@ def comparisons(*, quick: bool) -> list[Comparison]:
     found = []
     for slots in (5, 4):
         if large is not None:
-            plan = Plan(slots, 10, 10, 8, LocalOptimizer(lr=0.01))
+            plan = Plan(slots, 10, 10, 6, LocalOptimizer(lr=0.01))
             found.append(Comparison(Case("CNN, 300 clients of 200 images", cnn, large, plan), "cnn", 1.0, 5))
         plan = Plan(slots, 10, 10, 20 if quick else 60, LocalOptimizer(lr=0.1))
         found.append(Comparison(Case("digits of 60 clients, MLP", lambda: mlp(SMALL), small, plan), "mlp", 1.0, 5))
@@ -115,7 +115,7 @@ def main() -> None:
     figures, plotted, how = [], [], __doc__ or ""
     for comparison in comparisons(quick=chosen.quick):
         try:
-            programs()
+            interpreter()
             made, bars = compare(comparison, 1 if chosen.quick else chosen.turns or comparison.turns, "pfl", in_pfl)
             figures += made
             plotted.append(bars)
