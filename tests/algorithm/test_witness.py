@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,8 +15,8 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import WITNESSED_STEPS, LocalRound, Trained
-from fedforget.algorithm.witness import Repetition, distance, repeat_witness
+from fedforget.algorithm.ports import WITNESS_DIGEST_BYTES, WITNESSED_STEPS, LocalRound, Trained, TrainTask
+from fedforget.algorithm.witness import Repetition, repeat_witness, same_first_step
 from fedforget.errors import NonFiniteLoss, TrainingFailed
 from fedforget.federation.local import InlineTrainer, LocalFederation
 from tests.helpers import HistoryIsTheModel, World, prf_server
@@ -156,26 +157,40 @@ def test_missing_witness_is_reported_for_a_round_that_stays_and_passed_over_in_a
     assert repeat_witness(server, 0) == Repetition(second, 11, agrees=True)
 
 
-def weights(weight: Sequence[float], count: int = 0) -> dict[str, Any]:
-    return {"weight": np.array(weight, np.float32), "count": np.array(count)}
+def witness(loss: float, moved: float, buffers: float = 0.0) -> bytes:
+    return bytes(WITNESS_DIGEST_BYTES) + struct.pack("<3d", loss, moved, buffers)
 
 
 @pytest.mark.parametrize(
-    ("replayed", "expected"),
+    ("then", "now", "agree"),
     [
-        (weights([1.0, 1.0]), 0.0),
-        (weights([1.0, 1.0 + 2**-22]), 0.0),  # two roundings in as many steps
-        (weights([1.0, 1.5]), 0.5),
-        (weights([1.0, 2.0]), 1.0),
-        (weights([1.0, 1.0], count=1), math.inf),
+        (witness(2.0, 0.5), witness(2.0, 0.5), True),
+        (witness(2.0, 0.5), witness(2.001, 0.5004), True),
+        (witness(2.0, 0.5), witness(2.003, 0.5), False),
+        (witness(2.0, 0.5), witness(2.0, 0.501), False),
+        (witness(2.0, 0.5, 3.0), witness(2.0, 0.5, 3.01), False),
+        (witness(0.0, 1e-7), witness(9e-6, 2e-7), True),  # rounding of a weight of 1
+        (witness(0.0, 0.0), witness(2e-5, 0.0), False),
+        (witness(0.0, 0.0), witness(0.0, 1e-6), False),
+        (witness(2.0, 0.5), witness(math.nan, 0.5), False),
+        (witness(2.0, math.inf), witness(2.0, math.inf), False),
     ],
 )
-def test_distance_is_relative_to_the_update(replayed: dict[str, Any], expected: float) -> None:
-    found = distance(weights([1.0, 0.0]), weights([1.0, 1.0]), replayed, ("weight", "count"), 2)
-    assert found == pytest.approx(expected)
+def test_first_steps_agree_if_rounding_explains_the_difference(then: bytes, now: bytes, agree: bool) -> None:
+    model = {"weight": np.ones(1, np.float32), "count": np.array(10**9)}
+    assert same_first_step(then, now, model) is agree
 
 
-def test_distance_from_a_model_that_did_not_move_is_infinite() -> None:
-    assert distance(weights([1.0]), weights([1.0]), weights([1.1]), ("weight",), 2) == math.inf
-    assert distance(weights([1.0]), weights([1.0]), weights([1.0]), ("weight",), 2) == 0
-    assert distance(weights([1.0]), weights([1.0]), weights([1.0]), (), 2) == 0
+@pytest.mark.parametrize("bitwise", [True, False])
+def test_federation_is_asked_for_a_comparison_of_bits_or_of_numbers(
+    bitwise: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, asked = trained(), []
+
+    def repeats(task: TrainTask, leaving: Sequence[Id] = (), *, bitwise: bool = True) -> bool:
+        asked.append(bitwise)
+        return True
+
+    monkeypatch.setattr(server.federation, "repeats", repeats)
+    repeat_witness(server, 15, bitwise=bitwise)
+    assert asked == [bitwise]

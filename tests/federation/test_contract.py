@@ -242,17 +242,15 @@ def test_a_sample_that_was_removed_is_unknown(federation: Federation) -> None:
 # ---------------------------------------------------------------------------------------------------- rewind and remove
 
 
-def test_round_that_is_trained_again_gives_the_same_and_notes_nothing(
-    federation: Federation, memory: ClientsInMemory
-) -> None:
+def test_repeating_a_witness_notes_nothing(federation: Federation, memory: ClientsInMemory) -> None:
     (task,) = tasks(1, "03")
-    (reply,) = federation.train([task])
+    federation.train([task])
     federation.train(tasks(2, "03"))
     before = clients_view(memory, WORLD)
-    assert batches(federation.train_again(task)) == batches(reply)
     unused = tuple(sample for sample in WORLD["03"] if sample not in expected_first_steps("03", [1]))
     assert unused
-    assert batches(federation.train_again(task, unused)) == batches(reply)
+    assert federation.repeats(task)
+    assert federation.repeats(task, unused)
     assert clients_view(memory, WORLD) == before
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
+import operator
 import struct
 
 import numpy as np
@@ -210,15 +212,67 @@ def test_environments_differ_in_what_may_change_bits_only() -> None:
     assert not is_mixed([])
 
 
-@pytest.mark.parametrize("inputs", [255, 256, 257, 258, 300, 301])
-def test_checksum_has_small_tensors_whole_and_the_sums_of_large_ones(inputs: int) -> None:
+@pytest.mark.parametrize("inputs", [255, 256, 257, 258, 300, 301, 2048, 2051])
+def test_checksum_has_small_tensors_whole_and_weighted_sums_of_large_ones(inputs: int) -> None:
     module = nn.Sequential(nn.Linear(inputs, 1), nn.BatchNorm1d(1))
     found = LocalModelChecksum(module, list(module.parameters())).after(0.5)
+    factors = [each | 1 for each in struct.unpack("<1024Q", hashlib.shake_128(b"checksum").digest(8192))]
     sums, whole = [], b""
     for tensor in (*module.parameters(), *module.buffers()):
         data = tensor.detach().numpy().tobytes()
         edge = len(data) // 8 * 8 if len(data) > 1024 else 0
-        sums += [sum(struct.unpack(f"<{edge // 8}Q", data[:edge])) % 2**64] if edge else []
+        words = struct.unpack(f"<{edge // 8}Q", data[:edge])
+        rows = range(0, len(words) + 1, 1024) if edge else ()
+        sums += [sum(map(operator.mul, words[row : row + 1024], factors)) % 2**64 for row in rows]
         whole += data[edge:]
     assert found == struct.pack(f"<d{len(sums)}Q", 0.5, *sums) + whole
-    assert len(sums) == (inputs > 256)
+    assert len(sums) == (inputs > 256) + (inputs >= 2048)
+
+
+@pytest.mark.parametrize("words", [40, 600, 5000])
+def test_checksum_changes_with_the_order_of_rows_and_of_words(words: int) -> None:
+    """An embedding whose rows stand in another order."""
+    module = nn.Embedding(words, 8)
+    checksum = LocalModelChecksum(module, list(module.parameters()))
+    weight, found = module.weight.detach(), {checksum.after(0.5)}
+    for first, second in [(0, 1), (0, words - 1), (words // 2, words - 2)]:
+        weight[[first, second]] = weight[[second, first]]
+        found.add(checksum.after(0.5))
+    weight.copy_(weight.flip(0))
+    found.add(checksum.after(0.5))
+    weight.copy_(weight.flip(1))
+    found.add(checksum.after(0.5))
+    assert len(found) == 6
+
+
+@pytest.mark.parametrize("place", [0, 1, 8191, 8192, 20000, 39998, 39999])
+@pytest.mark.parametrize("bit", [0, 31])
+def test_checksum_changes_with_any_single_bit(place: int, bit: int) -> None:
+    module = nn.Embedding(5000, 8)
+    checksum = LocalModelChecksum(module, list(module.parameters()))
+    before = checksum.after(0.5)
+    module.weight.detach().view(torch.int32).view(-1)[place] ^= -(2**31) if bit == 31 else 1 << bit
+    assert checksum.after(0.5) != before
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+def test_first_step_has_the_loss_and_the_lengths_of_the_changes(dtype: torch.dtype) -> None:
+    module = nn.Sequential(nn.Linear(30, 40), nn.BatchNorm1d(40)).to(dtype)
+    checksum = LocalModelChecksum(module, list(module.parameters()))
+    before = weights_of(module)
+    for name, change in {"0.weight": 0.5, "1.bias": 1.0, "1.running_mean": 2.0, "1.num_batches_tracked": 7}.items():
+        module.state_dict()[name] += change
+    expected = (0.25, (1200 * 0.25 + 40) ** 0.5, 160**0.5)
+    assert checksum.first_step(0.25, before) == pytest.approx(expected, rel=1e-2 if dtype is torch.float16 else 1e-6)
+
+
+def test_first_step_does_not_depend_on_the_layout_of_the_tensors() -> None:
+    module = nn.Linear(37, 53)
+    before = weights_of(module)
+    with torch.no_grad():
+        module.weight += torch.linspace(-1, 1, module.weight.numel()).view_as(module.weight)
+    first = LocalModelChecksum(module, list(module.parameters())).first_step(0.5, before)
+    module.weight = nn.Parameter(module.weight.detach().t().contiguous().t())
+    again = LocalModelChecksum(module, list(module.parameters()))
+    turned = {name: np.asfortranarray(array) for name, array in before.items()}
+    assert again.first_step(0.5, turned) == again.first_step(0.5, before) == first

@@ -6,6 +6,7 @@ Only the client can decide what erasing one of its samples changes.
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
@@ -17,8 +18,9 @@ from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import (
-    WITNESS_BYTES,
+    WITNESS_DIGEST_BYTES,
     WITNESSED_STEPS,
+    FirstStep,
     ForgetQuery,
     ForgetReply,
     JoinQuery,
@@ -76,28 +78,23 @@ class Client:
 
     def first_steps(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
         """Return the steps that the witness of a round covers, on the samples that stay. Notes no first use."""
-        work = self.same_round(task, leaving)
+        work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
+        if staying is not self.samples:  # erasing a sample that was not drawn leaves the draws as they are
+            work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
         steps = min(WITNESSED_STEPS, len(work.rows))
         return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
-
-    def same_round(self, task: TrainTask, leaving: Collection[Id] = ()) -> LocalRound:
-        """Return an earlier local round again, on the samples that stay. Notes no first use."""
-        work, staying = self._round(task, self.draws(task.round)), self.samples.without(leaving)
-        if staying is self.samples:
-            return work
-        # Erasing a sample that was not drawn leaves the draws as they are.
-        return replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
 
     def _round(self, task: TrainTask, draws: LocalDraws) -> LocalRound:
         after = min(WITNESSED_STEPS, len(draws.rows)) if self._plan.has_witness(task.round) else 0
         return LocalRound(task.round, self.id, task.model, self.samples.ids, draws.rows, draws.streams, after)
 
-    def witness(self, round_: int, checksum: bytes) -> bytes:
-        """Return a keyed digest of the checksum of a round's first steps, meaningless without the client's seed."""
+    def witness(self, round_: int, checksum: bytes, first_step: FirstStep) -> bytes:
+        """Return a keyed digest of the checksum of a round's first steps, and the numbers of the first one."""
         if not self._witness_key:
             self._witness_key = self._priorities.stream(Address(Purpose.WITNESS, 0, 0, self._block))
         message = round_.to_bytes(8, "big") + checksum
-        return hashlib.blake2b(message, key=self._witness_key, digest_size=WITNESS_BYTES, person=_PERSON).digest()
+        keyed = hashlib.blake2b(message, key=self._witness_key, digest_size=WITNESS_DIGEST_BYTES, person=_PERSON)
+        return keyed.digest() + struct.pack(f"<{len(first_step)}d", *first_step)
 
     def _first_uses(self, round_: int, rows: NDArray[np.intp]) -> list[tuple[Id, Id, int]]:
         if self._first_use.are_known(rows):

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.seeds import Seed
 
-WITNESS_BYTES = 16
+WITNESS_DIGEST_BYTES = 16
+WITNESS_BYTES = WITNESS_DIGEST_BYTES + 3 * 8  # the digest, and three numbers of the first step
 WITNESSED_STEPS = 5  # several, because a loss may differ only for a class that few mini-batches hold
 
 
@@ -116,15 +117,13 @@ class Federation(Protocol):
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
         """Train each client's local round and note the first uses. If one client fails, no client notes anything."""
 
-    def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = (), *, bitwise: bool = True) -> bool | None:
         """Repeat the client's first steps of an earlier round. Return whether the result agrees with its witness.
 
         None if the client has no witness of that round. The witness never leaves the client. ``leaving``: samples that
-        the round did not draw, and that may be missing from the data.
+        the round did not draw, and that may be missing from the data. ``bitwise=False`` compares the first step within
+        a tolerance, for a round that another environment computed.
         """
-
-    def train_again(self, task: TrainTask, leaving: Collection[Id] = ()) -> TrainReply:
-        """Train a client's local round of an earlier round again, and note nothing. ``leaving``: as for ``repeats``."""
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
         """Return, for each query, what erasing its samples would change."""
@@ -154,7 +153,7 @@ class LocalRound:
 
     ``samples`` holds all sample ids of the client, so that a learner can read all data at once. ``rows`` has a row for
     each step: the positions of its mini-batch in ``samples``. The learner takes a checksum of the local model after
-    ``witness_after`` steps (0: no checksum).
+    ``witness_after`` steps, and notes the numbers of the first step (0: neither).
     """
 
     round: int
@@ -184,12 +183,16 @@ class BatchSource(SampleSource, Protocol):
     def batch(self, client: Id, samples: Sequence[Id]) -> tuple[NDArray[Any], NDArray[Any]]: ...
 
 
+FirstStep = tuple[float, ...]  # its loss, and how far it moved the parameters and the buffers
+
+
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a learner returns: the local model, and the checksum of the round's first steps (None: no checksum)."""
+    """What a learner returns: the local model, and for a witness the checksum (or None) and numbers of its steps."""
 
     model: Any
     checksum: bytes | None = None
+    first_step: FirstStep = ()
 
 
 class LocalLearner(Protocol):

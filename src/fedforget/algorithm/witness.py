@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,11 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import LocalRound, State, TrainTask
+from fedforget.algorithm.ports import WITNESS_DIGEST_BYTES, LocalRound, TrainTask
 from fedforget.errors import NonFiniteLoss, TrainingFailed
 
-SAME_UPDATE = 1e-2  # of the update of some rounds: other hardware or libraries change less, another learner more
-_LAST_BITS = (1, 2, 4, 8)  # units in the last place
-_MARGIN = 5
-_MOST_ROUNDS = 10  # that are replayed: as many as lie between two witnesses
+SAME_NUMBER = 1e-3  # of a loss or an update: other hardware or libraries change less, another learner more
+_ROUNDED_LOSS = 1e-5
 _FIXED_STEPS = 2  # the second step shows how the first one changed the model
 
 Weights = Mapping[str, NDArray[Any]]
@@ -42,16 +41,6 @@ class Repetition:
     agrees: bool | None  # None: the client has no witness of that round
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The result of training some rounds again from the kept state before them."""
-
-    first_round: int
-    last_round: int
-    agrees: bool | None  # None: rounding alone may have changed the result as much
-    distance: float  # from the kept state after them, relative to how far they moved the model
-
-
 def repeat_witness(
     server: Server,
     rounds: int,
@@ -60,44 +49,21 @@ def repeat_witness(
     all_clients: bool = False,
     comparable: Callable[[int], bool] = lambda _: True,
     intact: Callable[[Id], bool] = lambda _: False,
+    bitwise: bool = True,
 ) -> Repetition | None:
     """Repeat one witness before requests rewind the state to ``rounds``. Return None if there is none to repeat.
 
     Requests that rewind to ``rounds`` erase nothing that a round up to it drew, so every client can repeat its witness
     of such a round; the latest comes first. In a later round a client can repeat its witness if it loses no sample, or,
     as a last resort, if the samples that it loses are still ``intact`` in the data. ``all_clients``: ask every client
-    of the round. ``comparable``: whether the round was computed in this environment.
+    of the round. ``comparable``: which rounds to compare. ``bitwise``: see ``Federation.repeats``.
     """
     for each in _repeatable(server, rounds, requests, intact):
         for round_ in _witnessed_rounds(server.plan, each.last, each.before):
             if comparable(round_):
-                found = _repeat_round(server, round_, each, all_clients=all_clients)
+                found = _repeat_round(server, round_, each, all_clients=all_clients, bitwise=bitwise)
                 if found is not None:
                     return found
-    return None
-
-
-def replay_rounds(
-    server: Server,
-    rounds: int,
-    requests: Sequence[Request],
-    parameters: frozenset[str],
-    intact: Callable[[Id], bool],
-) -> Replay | None:
-    """Train the rounds between two kept states again, for a learner that cannot repeat a witness bit by bit.
-
-    Return None if there are no such rounds whose clients can all repeat them; which can is as for ``repeat_witness``.
-    ``parameters``: the names of the model's parameters.
-    """
-    memory = server.memory
-    for each in _repeatable(server, rounds, requests, intact):
-        stop = memory.kept_at_or_before(each.last)
-        while stop > each.before:
-            start = memory.kept_at_or_before(stop - 1)
-            slots = {round_: _slots(server, round_) for round_ in range(start + 1, stop + 1)[:_MOST_ROUNDS]}
-            if stop - start == len(slots) and all(each.may_ask(client) for drawn in slots.values() for client in drawn):
-                return Replay(start + 1, stop, *_compare_replay(server, start, slots, each.leaving, parameters))
-            stop = start
     return None
 
 
@@ -138,74 +104,22 @@ def _slots(server: Server, round_: int) -> list[Id]:
     return draw_clients_with_replacement(server.priorities, roster, round_, plan.clients_per_round)
 
 
-def _compare_replay(
-    server: Server,
-    start: int,
-    slots: Mapping[int, list[Id]],
-    leaving: Mapping[Id, Sequence[Id]],
-    parameters: frozenset[str],
-) -> tuple[bool | None, float]:
-    """Return whether rounds that are trained again end where they did, and the distance."""
+def same_first_step(noted: bytes, repeated: bytes, model: Weights) -> bool:
+    """Return whether the first steps of two witnesses agree as numbers, as they do where only the rounding differs.
 
-    def trained_again(state: State) -> Weights:
-        for round_, drawn in slots.items():
-            tasks = [TrainTask(round_, client, state.model) for client in multiplicities(drawn)]
-            replies = [server.federation.train_again(task, leaving.get(task.client, ())) for task in tasks]
-            state = server.aggregate(state, drawn, replies)
-        model: Weights = state.model
-        return model
-
-    def apart(one: Weights, other: Weights) -> float:
-        groups = (parameters, one.keys() - parameters)  # the values of buffers may be much larger
-        return max(distance(before.model, one, other, names, steps) for names in groups)
-
-    steps = len(slots) * server.plan.local_steps
-    before, stored = server.memory.load(start), server.memory.load(start + len(slots)).model
-    try:
-        replayed = trained_again(before)
-        found = apart(stored, replayed)
-        if found <= SAME_UPDATE:
-            return True, found
-        shaken = (replace(before, model=_shaken(before.model, units)) for units in _LAST_BITS)
-        rounding = max(apart(replayed, trained_again(state)) for state in shaken)
-    except NonFiniteLoss:
-        return False, math.inf  # the original rounds were finite
-    explained = found <= _MARGIN * rounding or rounding > _MARGIN * SAME_UPDATE  # more than that is chaos
-    return (None if explained else False), found
-
-
-def distance(before: Weights, stored: Weights, replayed: Weights, names: Iterable[str], steps: int) -> float:
-    """Return ‖replayed - stored‖ / ‖stored - before‖ over these tensors; 0 if rounding the weights explains it.
-
-    Tensors that are not of floats must be equal.
+    ``model``: the one that the step began with. Its own rounding limits how well the length of an update is known.
     """
-    apart = moved = size = 0.0
-    for name in names:
-        first, then, now = before[name], stored[name], replayed[name]
-        if not np.issubdtype(then.dtype, np.floating):
-            if not np.array_equal(then, now):
-                return math.inf
-            continue
-        wide = then.astype(np.float64)
-        apart += float(np.sum((now - wide) ** 2))
-        moved += float(np.sum((wide - first) ** 2))
-        size += float(np.sum((wide * np.finfo(then.dtype).eps) ** 2))
-    if apart <= steps**2 * size:  # each step rounds each weight once
-        return 0.0
-    return math.sqrt(apart / moved) if moved else math.inf
+    rounding = 0.0
+    for tensor in model.values():
+        if np.issubdtype(tensor.dtype, np.floating):
+            rounding += float(np.sum((tensor.astype(np.float64) * np.finfo(tensor.dtype).eps) ** 2))
+    floors = (_ROUNDED_LOSS, *[math.sqrt(rounding)] * 2)
+    numbers = zip(_numbers(noted), _numbers(repeated), floors, strict=True)
+    return all(abs(then - now) <= SAME_NUMBER * abs(then) + floor for then, now, floor in numbers)
 
 
-def _shaken(model: Weights, units: int) -> Weights:
-    """Return a model whose weights differ by some units in the last place."""
-
-    def shaken(tensor: NDArray[Any]) -> NDArray[Any]:
-        if not np.issubdtype(tensor.dtype, np.floating):
-            return tensor
-        signs = np.where(np.arange(tensor.size) % 2, 1, -1).reshape(tensor.shape)
-        moved: NDArray[Any] = (tensor * (1 + units * np.finfo(tensor.dtype).eps * signs)).astype(tensor.dtype)
-        return moved
-
-    return {name: shaken(tensor) for name, tensor in model.items()}
+def _numbers(witness: bytes) -> tuple[float, ...]:
+    return struct.unpack("<3d", witness[WITNESS_DIGEST_BYTES:])
 
 
 def _witnessed_rounds(plan: Plan, last: int, before: int) -> Iterator[int]:
@@ -221,6 +135,7 @@ def _repeat_round(
     by: _Repeatable,
     *,
     all_clients: bool,
+    bitwise: bool,
 ) -> Repetition | None:
     """Repeat the witness of one client of a round, or of all; stop at the first that disagrees.
 
@@ -231,7 +146,7 @@ def _repeat_round(
     for client in asked:
         task = TrainTask(round_, client, model)
         try:
-            agrees = server.federation.repeats(task, by.leaving.get(client, ()))
+            agrees = server.federation.repeats(task, by.leaving.get(client, ()), bitwise=bitwise)
         except NonFiniteLoss:
             agrees = False  # the original step was finite
         except TrainingFailed as error:

@@ -25,6 +25,7 @@ from fedforget.algorithm.ports import (
     TrainTask,
 )
 from fedforget.algorithm.seeds import Seed
+from fedforget.algorithm.witness import same_first_step
 from fedforget.federation.draw_ahead import SlotsAhead
 from fedforget.federation.learner_failures import as_training_failed
 
@@ -130,22 +131,21 @@ class LocalFederation:
 
     def _witnesses(self, works: Sequence[LocalRound], trained: Sequence[Trained]) -> list[tuple[Id, int, bytes]]:
         return [
-            (work.client, work.round, self._client(work.client).witness(work.round, each.checksum))
+            (work.client, work.round, self._client(work.client).witness(work.round, each.checksum, each.first_step))
             for work, each in zip(works, trained, strict=True)
             if each.checksum is not None
         ]
 
-    def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = (), *, bitwise: bool = True) -> bool | None:
         noted = self.memory.witnesses(task.client).get(task.round)
         if noted is None:
             return None
         client = self._client(task.client)
-        checksum = self._inline.train_one(client.first_steps(task, leaving)).checksum
-        return checksum is not None and client.witness(task.round, checksum) == noted
-
-    def train_again(self, task: TrainTask, leaving: Collection[Id] = ()) -> TrainReply:
-        work = self._client(task.client).same_round(task, leaving)
-        return TrainReply(task.client, self._inline.train_one(work).model)
+        trained = self._inline.train_one(client.first_steps(task, leaving))
+        if trained.checksum is None:
+            return False
+        repeated = client.witness(task.round, trained.checksum, trained.first_step)
+        return repeated == noted if bitwise else same_first_step(noted, repeated, task.model)
 
     def close(self) -> None:
         self._trainer.close()

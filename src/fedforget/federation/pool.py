@@ -129,8 +129,8 @@ class WorkerPool:
                 part = queue.parts.popleft()
                 try:
                     answer = self._answer(queue, part, large=not shared)
-                    before = trained.get(part.task, answer)  # if a task was cut, one part has the checksum
-                    trained[part.task] = Trained(answer.model, before.checksum or answer.checksum)
+                    begun = trained.get(part.task, answer)  # of a task that was cut, either part may have the checksum
+                    trained[part.task] = replace(begun, model=answer.model, checksum=begun.checksum or answer.checksum)
                     schedule.done(part)
                 except Lost as how:
                     schedule.failed(part, _named(how, works[part.task]))
@@ -185,9 +185,11 @@ class WorkerPool:
         return [key.data for key, _ in ready]
 
     def _answer(self, queue: _WorkerQueue, part: Part, *, large: bool) -> Trained:
+        is_shared: bool
+        trained: Trained
         is_shared, trained = queue.worker.answer(self._patience, large=large)
         self._last_part = time.monotonic() - queue.since
-        return Trained(self._results[part.task].views(), trained.checksum) if is_shared else trained
+        return replace(trained, model=self._results[part.task].views()) if is_shared else trained
 
     # In a worker
 
@@ -207,7 +209,7 @@ class WorkerPool:
             if part.is_last and not (room and room[0].fits(trained.model)):
                 return False, trained
             room[0].write(trained.model)
-        return True, Trained(None, trained.checksum)
+        return True, replace(trained, model=None)
 
     def _train_part(self, part: RoundPart, work: LocalRound, into: Any) -> Trained:
         if self._resumable is None:  # the rounds of such a learner are never cut

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
-from fedforget.algorithm.witness import Repetition, Replay, repeat_witness, replay_rounds
+from fedforget.algorithm.witness import Repetition, repeat_witness
 from fedforget.errors import EnvironmentDiffers, FedForgetError, LearnerDiffers, RunDamaged
 from fedforget.session.engine import Engine
 from fedforget.session.options import OtherEnvironment
@@ -19,7 +19,6 @@ from fedforget.store.run_directory import OpenRun
 from fedforget.training.environment import arithmetic, numeric_differences, numeric_environment
 from fedforget.training.identity import differences, parts_of
 from fedforget.training.streams import start_stream, stream_was_used
-from fedforget.training.weights import parameter_names
 
 log = logging.getLogger("fedforget")
 
@@ -54,6 +53,7 @@ class LearnerCheck:
                 hint="finish it where it was begun; or give --recompute-all (recompute_all=True) to compute all rounds "
                 "here",
             )
+        found = found or self._repeat_first_steps(elsewhere, now)
         if found is not None and found.agrees is None:
             raise RunDamaged(
                 f"{run.clients.database.path} is damaged: client {found.client} has no witness of round {found.round}"
@@ -62,7 +62,7 @@ class LearnerCheck:
             why = f" ({'; '.join(renamed)})" if renamed else ""
             then = f"client {found.client} trained round {found.round}" if found.round else "the request began"
             raise _learner_differs(f"the module or the loss computes something else than when {then}{why}")
-        compared = found is not None or self._replay_agrees(now)
+        compared = found is not None
         if renamed:
             if not compared and (run.server.rounds_done or pending):
                 raise _learner_differs(f"no earlier step can be repeated to compare, and {'; '.join(renamed)}")
@@ -94,40 +94,36 @@ class LearnerCheck:
             return False
         return True
 
-    def _replay_agrees(self, now: Mapping[str, str]) -> bool:
-        """Replay kept rounds where no witness can be compared bit by bit. Raise if their update is another one.
+    def _repeat_first_steps(self, elsewhere: Sequence[TrainedRounds], now: Mapping[str, str]) -> Repetition | None:
+        """Let all clients of a round of another environment repeat its first step, and compare within a tolerance.
 
-        Return False if nothing could be compared.
+        None if nothing can be compared.
         """
         run = self.run
         if not run.server.rounds_done:
-            return False
+            return None
         begun = bool(run.record.batches.unfinished())  # it may have removed samples that later rounds drew
         start_stream(bytes(8))
-        found = replay_rounds(
+        found = repeat_witness(
             self.server,
             self.rounds,
             self.requests,
-            parameter_names(self.engine.model.module),
-            (lambda _: False) if begun else self._is_intact,
+            all_clients=True,
+            intact=(lambda _: False) if begun else self._is_intact,
+            bitwise=False,
         )
-        if found is not None and found.agrees:
-            return True
-        if found is None or found.agrees is None or (stream_was_used() and not _draws_alike(run, found, now)):
+        if found is None or (stream_was_used() and not _draws_alike(elsewhere, found, now)):
             log.warning("only the structure of the learner could be compared with the one that trained %s", run.path)
-            return False
-        replayed = TrainedRounds(found.first_round, found.last_round, now)
-        raise _learner_differs(
-            f"the module or the loss computes something else than in {replayed}: the update differs by "
-            f"{found.distance:.0%}"
-        )
+            return None
+        return found
 
 
-def _draws_alike(run: OpenRun, found: Replay, now: Mapping[str, str]) -> bool:
-    """Return whether random layers drew the same in the environments of replayed rounds as they do here."""
-    trained = run.record.environments.of_rounds(found.last_round)
+def _draws_alike(elsewhere: Sequence[TrainedRounds], found: Repetition, now: Mapping[str, str]) -> bool:
+    """Return whether random layers drew the same in the environment of a repeated round as they do here."""
     return all(
-        each.environment.get("random") == now["random"] for each in trained if each.last_round >= found.first_round
+        each.environment.get("random") == now["random"]
+        for each in elsewhere
+        if each.first_round <= found.round <= each.last_round
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer
-from fedforget.algorithm.ports import BatchSource, LocalRound, SampleSource, Trained
+from fedforget.algorithm.ports import BatchSource, FirstStep, LocalRound, SampleSource, Trained
 from fedforget.errors import InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.training.convolutions import convolutional_front
 from fedforget.training.dense import Gradient, Products, dense_tail
@@ -88,21 +88,23 @@ class TorchLearner:
             load_weights(self._module, model)
         self._pristine.restore()
         self._module.train()
-        checksum = self._run_steps(work, range(start, stop), origin, velocities)
+        checksum, first_step = self._run_steps(work, range(start, stop), origin, velocities)
         outcome = views_of(self._module)
         _require_same_tensors(outcome, work)
         if stop < len(work.rows):
-            return Trained(copied(_handed_over(outcome, velocities), into), checksum)
+            return Trained(copied(_handed_over(outcome, velocities), into), checksum, first_step)
         if not all(map(_is_finite, self._parameters)):
             raise self._not_finite(work, stop - 1)
-        return Trained(copied(outcome, into), checksum)
+        return Trained(copied(outcome, into), checksum, first_step)
 
     @torch.no_grad()
     def _run_steps(
         self, work: LocalRound, steps: range, origin: list[Tensor], velocities: list[Tensor]
-    ) -> bytes | None:
-        """Run some steps. Return the checksum after the last witnessed step, if it is among them."""
-        checksum, part = None, slice(steps.start, steps.stop)
+    ) -> tuple[bytes | None, FirstStep]:
+        """Run some steps. Return what a witness holds of them: the checksum after its last step, and its first step."""
+        checksum: bytes | None = None
+        first_step: FirstStep = ()
+        part = slice(steps.start, steps.stop)
         cut = work if len(steps) == len(work.rows) else replace(work, rows=work.rows[part], streams=work.streams[part])
         for index, (x, y), stream in zip(steps, self._cache.batches(cut), cut.streams, strict=True):
             if self._has_batch_norm and len(x) == 1:
@@ -117,7 +119,9 @@ class TorchLearner:
             self._step(gradients, origin, velocities)
             if index + 1 == work.witness_after:
                 checksum = self._checksum.after(value)
-        return checksum
+            if index == 0 and work.witness_after:
+                first_step = self._checksum.first_step(value, work.model)
+        return checksum, first_step
 
     def _loss_and_gradients(self, x: Tensor, y: Tensor, stream: bytes) -> tuple[Tensor, Sequence[Gradient | None]]:
         if self._convolutions is not None and self._convolutions.fits(x, y):
