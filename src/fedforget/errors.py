@@ -24,7 +24,7 @@
       LearnerDiffers          the module or the loss is not the run's   (exit 15)
       EnvironmentDiffers      other hardware or libraries compute here  (exit 16)
       AttentionNeeded         a request is overdue or unfinished       (exit 17)
-      RunTooOld               made by FedForget 0.2 or older            (exit 18)
+      RunTooOld               made by an older version                  (exit 18)
       ClientUnreachable       a client has not answered in time        (exit 19)
 
 The library raises these; only the command line turns them into exit codes.

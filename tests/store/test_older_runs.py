@@ -20,7 +20,7 @@ from fedforget.training.environment import arithmetic, numeric_environment
 from tests.helpers import function_files
 from tests.requests.world import DATA, model, opened
 
-STATE = "8d5b19f0b47b7fe358a75386a6f097b623480d9f9bbd1105157a9e4577b7240c"
+STATE = "0a35c50578c848adb0bf07f00deb3670436c6ea776935abd5966621486644b4a"
 MODEL = "35051e9f527593f8cbb949e63022160ad371b836f8163d3f26dbf4751968cce0"
 
 

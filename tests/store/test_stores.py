@@ -72,7 +72,7 @@ def state(content: int) -> State:
 
 
 def test_samples_and_clients_join_once(clients: ClientStore) -> None:
-    clients.note([(1, 0, 5)], [(1, 2, b"w" * 16)])
+    clients.note([(1, 0, 5)], [(1, 2, b"w" * 40)])
     new = [
         Newcomer(1, None, ((0, OTHER), (7, SEVEN))),
         Newcomer("b", SEEDS.client("b"), (("x", EX),)),
@@ -95,7 +95,7 @@ def test_unknown_client_has_no_seed(clients: ClientStore) -> None:
 
 def test_last_uses_and_witnesses_are_found(clients: ClientStore) -> None:
     assert (clients.last_noted_step(), clients.last_witnessed_round(), clients.has_unused()) == (0, 0, True)
-    clients.note([(1, 0, 5), (1, "a", 9)], [(1, 2, b"w" * 16), (1, 3, b"v" * 16)])
+    clients.note([(1, 0, 5), (1, "a", 9)], [(1, 2, b"w" * 40), (1, 3, b"v" * 40)])
     assert (clients.last_noted_step(), clients.last_witnessed_round(), clients.has_unused()) == (9, 3, False)
     assert [clients.last_noted_step(until) for until in (4, 5, 8, 9)] == [0, 5, 5, 9]
     clients.rewind(2, 8)
@@ -109,8 +109,8 @@ def test_uses_and_witnesses_are_noted_one_without_the_other(clients: ClientStore
     """Most later rounds have no witness, and most later witnesses come without a first use."""
     clients.note([(1, 0, 5)])
     assert (clients.first_steps(1), clients.witnesses(1)) == ({0: 5}, {})
-    clients.note([], [(1, 3, b"v" * 16)])
-    assert (clients.first_steps(1), clients.witnesses(1)) == ({0: 5}, {3: b"v" * 16})
+    clients.note([], [(1, 3, b"v" * 40)])
+    assert (clients.first_steps(1), clients.witnesses(1)) == ({0: 5}, {3: b"v" * 40})
 
 
 def test_use_of_a_sample_that_the_client_does_not_have_is_damage(clients: ClientStore) -> None:
@@ -129,11 +129,11 @@ def test_new_seeds_are_stored_for_the_named_clients(clients: ClientStore) -> Non
 
 def test_removed_data_are_gone_from_book_and_notes(clients: ClientStore) -> None:
     clients.join([Newcomer("b", SEEDS.client("b"), (("x", EX),))])
-    clients.note([(1, 0, 5), (1, "a", 6), ("b", "x", 7)], [(1, 2, b"w" * 16), ("b", 2, b"v" * 16)])
+    clients.note([(1, 0, 5), (1, "a", 6), ("b", "x", 7)], [(1, 2, b"w" * 40), ("b", 2, b"v" * 40)])
     for _ in range(2):
         clients.remove([RemoveOrder(1, (0,)), RemoveOrder("b", None)])
         assert (clients.sizes(), clients.first_steps(1), clients.first_steps("b")) == ({1: 1}, {"a": 6}, {})
-        assert (clients.witnesses(1), clients.witnesses("b")) == ({2: b"w" * 16}, {})
+        assert (clients.witnesses(1), clients.witnesses("b")) == ({2: b"w" * 40}, {})
         assert clients.commitments() == {1: SEEDS.client(1).commitment}
 
 

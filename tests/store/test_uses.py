@@ -17,10 +17,10 @@ from fedforget.store.uses import Uses
 
 FIRST: list[tuple[Id, Id, int]] = [(1, 0, 5), (1, "a", 9), ("ward", 3, 2)]
 WITNESSES: list[tuple[Id, int, bytes]] = [
-    (1, 2, b"w" * 16),
-    (1, 3, b"v" * 16),
-    ("ward", 1, b"u" * 16),
-    (8, 1, b"t" * 16),
+    (1, 2, b"w" * 40),
+    (1, 3, b"v" * 40),
+    ("ward", 1, b"u" * 40),
+    (8, 1, b"t" * 40),
 ]
 
 
@@ -53,7 +53,7 @@ def test_notes_are_found_by_client(uses: Uses) -> None:
     assert uses.first_steps(1) == {0: 5, "a": 9}
     assert uses.first_steps("ward") == {3: 2}
     assert (uses.first_steps(8), uses.witnesses(9)) == ({}, {})
-    assert list(uses.witnesses(1).items()) == [(2, b"w" * 16), (3, b"v" * 16)]
+    assert list(uses.witnesses(1).items()) == [(2, b"w" * 40), (3, b"v" * 40)]
     assert (uses.count(), uses.last_witnessed_round(), uses.last_noted_step()) == (3, 3, 9)
     assert [uses.last_noted_step(until) for until in (1, 2, 4, 5, 8)] == [0, 2, 2, 5, 5]
 
@@ -140,7 +140,7 @@ def test_change_outdates_the_stored_digest(uses: Uses, change: str) -> None:
     if change == "use":
         uses.note([(8, 1, 12)])
     elif change == "witness":
-        uses.note([], [(8, 4, b"s" * 16)])
+        uses.note([], [(8, 4, b"s" * 40)])
     elif change == "remove":
         uses.remove([RemoveOrder(1, (0,))])
     else:
@@ -154,7 +154,7 @@ def test_change_outdates_the_stored_digest(uses: Uses, change: str) -> None:
 
 def test_digest_is_a_function_of_the_notes_alone(uses: Uses) -> None:
     before = uses.digest()
-    uses.note([(8, 1, 12)], [(8, 4, b"s" * 16)])
+    uses.note([(8, 1, 12)], [(8, 4, b"s" * 40)])
     uses.rewind(3, 9)
     assert uses.digest() == before
     uses.remove([RemoveOrder(1, None)])
@@ -199,7 +199,7 @@ def test_notes_about_unknown_clients_are_damage(uses: Uses) -> None:
 
 
 def test_equal_notes_give_equal_bytes(uses: Uses, tmp_path: Path) -> None:
-    uses.note([(8, 1, 12)], [(8, 4, b"s" * 16)])
+    uses.note([(8, 1, 12)], [(8, 4, b"s" * 40)])
     uses.rewind(3, 9)
     uses.store_digest()
     before = (tmp_path / "uses.db").read_bytes()

@@ -147,8 +147,8 @@ def require_version(path: Path, found: int, version: int) -> None:
 
 def too_old(path: Path) -> RunTooOld:
     return RunTooOld(
-        f"{path.parent} was made by FedForget 0.2: make it anew",
-        hint="this version reads no older runs; make it with `fedforget train --out`, or use FedForget 0.2",
+        f"{path.parent} was made by FedForget 0.2, or by a development version of 0.3: make it anew",
+        hint="this version reads no older runs; make it with `fedforget train --out`, or use the version that made it",
     )
 
 

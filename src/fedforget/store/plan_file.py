@@ -161,7 +161,7 @@ def _check_format(text: str) -> None:
         known = f"this version of FedForget knows {FORMAT}"
         raise RunTooNew(f"it has format {found[1]}, {known}", hint="upgrade fedforget")
     if int(found[1]) < FORMAT:
-        raise RunTooOld("made by FedForget 0.2")
+        raise RunTooOld("made by an older version")
     for line in text.split("\n"):
         if not _LINE.fullmatch(line):
             raise ValueError(f"{line[:60]!r} is not a line of a plan")
