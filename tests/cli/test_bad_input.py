@@ -573,7 +573,7 @@ def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> 
         ("uses.db", "UPDATE first_uses SET step = 1 WHERE step = 2", "draws_ok"),
         ("uses.db", "DELETE FROM first_uses WHERE step = 1", "draws_ok"),
         ("uses.db", "UPDATE content SET digest = zeroblob(32)", "draws_ok"),
-        ("uses.db", "UPDATE witnesses SET witness = zeroblob(16)", "witnesses_ok"),
+        ("uses.db", "UPDATE witnesses SET witness = zeroblob(40)", "witnesses_ok"),
         ("server.db", "UPDATE first_rounds SET round = 5 WHERE round = 1", "draws_ok"),
         ("server.db", "UPDATE rounds SET model = (SELECT model FROM rounds WHERE round = 1) WHERE round = 2",
          "bitwise_equal"),
@@ -733,7 +733,8 @@ def test_a_run_made_by_an_earlier_version(trained: Path, earlier: int) -> None:
     plan.write_text(plan.read_text().replace(f"format = {FORMAT}", f"format = {earlier}"))
     for command in ("status", "train", "verify", "state"):
         error = refused(18, "run-too-old", command, trained)
-        assert error["message"] == f"{trained} was made by FedForget 0.2, or by a development version of 0.3: make it anew"
+        by = "FedForget 0.2, or by a development version of 0.3"
+        assert error["message"] == f"{trained} was made by {by}: make it anew"
 
 
 def test_errors_are_one_json_object_on_one_line(tmp_path: Path) -> None:

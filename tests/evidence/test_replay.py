@@ -101,7 +101,7 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("uses.db", f"DELETE FROM first_uses WHERE {A_USE}", "draws_ok"),
         ("uses.db", "INSERT INTO first_uses VALUES (99, 1, 1)", "draws_ok"),
         ("uses.db", "UPDATE content SET digest = zeroblob(32)", "draws_ok"),
-        ("uses.db", "UPDATE witnesses SET witness = zeroblob(16)", "witnesses_ok"),
+        ("uses.db", "UPDATE witnesses SET witness = zeroblob(40)", "witnesses_ok"),
         ("server.db", f"UPDATE first_rounds SET round = {ANOTHER_ROUND} WHERE client = 3", "draws_ok"),
         ("server.db", f"UPDATE rounds SET model = ({FIRST_MODEL}) WHERE round = 3", "bitwise_equal"),
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),

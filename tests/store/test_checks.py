@@ -285,7 +285,7 @@ def test_client_in_the_book_of_another_is_reported(run: Path, moved: bool) -> No
     "sql",
     [
         "DELETE FROM first_uses WHERE client = 2",
-        "UPDATE witnesses SET witness = zeroblob(16)",
+        "UPDATE witnesses SET witness = zeroblob(40)",
         "UPDATE content SET digest = zeroblob(32)",
     ],
 )
@@ -296,7 +296,7 @@ def test_digest_that_is_not_that_of_the_notes_is_reported(run: Path, sql: str) -
     assert not opened(run, plan=None, seed=None).verify().ok
 
 
-@pytest.mark.parametrize("sql", ["first_uses VALUES ('gone', 1, 1)", "witnesses VALUES ('gone', 1, zeroblob(16))"])
+@pytest.mark.parametrize("sql", ["first_uses VALUES ('gone', 1, 1)", "witnesses VALUES ('gone', 1, zeroblob(40))"])
 def test_notes_about_a_client_outside_the_roster_are_reported(run: Path, sql: str) -> None:
     alter(run, "uses.db", f"INSERT INTO {sql}")
     alter(run, "uses.db", "DELETE FROM content")

@@ -246,8 +246,8 @@ def test_cost_of_a_round_counts_every_client_slot_and_sample(monkeypatch: pytest
     [
         ("INSERT INTO first_uses VALUES (5, {unused}, {next})", False),
         ("INSERT INTO first_uses VALUES (5, {unused}, {next} + 1)", True),
-        ("INSERT INTO witnesses VALUES (0, {round}, zeroblob(16))", False),
-        ("INSERT INTO witnesses VALUES (0, {round} + 1, zeroblob(16))", True),
+        ("INSERT INTO witnesses VALUES (0, {round}, zeroblob(40))", False),
+        ("INSERT INTO witnesses VALUES (0, {round} + 1, zeroblob(40))", True),
     ],
 )
 def test_clients_may_be_one_round_ahead_of_the_server_and_no_more(path: Path, sql: str, refused: bool) -> None:

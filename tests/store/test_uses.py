@@ -169,7 +169,7 @@ def test_digest_tells_numbers_from_words_and_one_table_from_the_other(uses: Uses
         "UPDATE first_uses SET step = 6 WHERE step = 5",
         "UPDATE first_uses SET client = 2 WHERE client = 1",
         "UPDATE witnesses SET round = 9 WHERE round = 3",
-        "UPDATE witnesses SET witness = zeroblob(16)",
+        "UPDATE witnesses SET witness = zeroblob(40)",
         "DELETE FROM witnesses",
         "DELETE FROM first_uses",
     ):

@@ -23,7 +23,7 @@ from fedforget.federation.parcels import Parcel
 log = logging.getLogger("fedforget")
 
 _RAISED, _APP_ERRORS = 2, (1, 6, 7)  # Flower's error codes: the app raised; it could not be loaded or run
-_TRAINING = {parcels.TRAIN, parcels.AGAIN, parcels.REPEAT}
+_TRAINING = {parcels.TRAIN, parcels.REPEAT}
 
 
 @dataclass(slots=True)

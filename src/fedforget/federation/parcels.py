@@ -19,7 +19,7 @@ from fedforget.errors import FedForgetError, InvalidInput, NonFiniteLoss, Traini
 
 Arrays = Mapping[str, NDArray[Any]]
 
-PRESENCE, TRAIN, AGAIN, REPEAT = "presence", "train", "train-again", "repeat"
+PRESENCE, TRAIN, REPEAT = "presence", "train", "repeat"
 WOULD_CHANGE, WOULD_JOIN = "what-would-change", "what-would-join"
 REMOVE, JOIN, RESEED, REWIND = "remove", "join", "reseed", "rewind"
 

@@ -66,7 +66,6 @@ class ClientParty:
         self._federation = LocalFederation(plan, memory, learner, priorities)
         self._answers: Mapping[str, Callable[[Parcel], Parcel]] = {
             parcels.TRAIN: self._train,
-            parcels.AGAIN: self._train_again,
             parcels.REPEAT: self._repeat,
             parcels.WOULD_CHANGE: self._would_change,
             parcels.WOULD_JOIN: self._would_join,
@@ -136,11 +135,9 @@ class ClientParty:
         [reply] = self._federation.train([task])
         return Parcel({}, reply.model)
 
-    def _train_again(self, asked: Parcel) -> Parcel:
-        return Parcel({}, self._federation.train_again(self._task(asked), _ids(asked.body["leaving"])).model)
-
     def _repeat(self, asked: Parcel) -> Parcel:
-        return Parcel({"agrees": self._federation.repeats(self._task(asked), _ids(asked.body["leaving"]))})
+        leaving, bitwise = _ids(asked.body["leaving"]), bool(asked.body["bitwise"])
+        return Parcel({"agrees": self._federation.repeats(self._task(asked), leaving, bitwise=bitwise)})
 
     # Forgetting and joining
 

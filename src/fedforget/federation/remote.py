@@ -99,14 +99,9 @@ class RemoteFederation:
         """
         self._ask([self._to(parcels.REWIND, task.client, rounds_done=task.round - 1) for task in trained])
 
-    def repeats(self, task: TrainTask, leaving: Collection[Id] = ()) -> bool | None:
-        [answer] = self._answers([self._with_model(parcels.REPEAT, task, leaving=list(leaving))])
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = (), *, bitwise: bool = True) -> bool | None:
+        [answer] = self._answers([self._with_model(parcels.REPEAT, task, leaving=list(leaving), bitwise=bitwise)])
         return parcels.agreement_in(answer, task.client)
-
-    def train_again(self, task: TrainTask, leaving: Collection[Id] = ()) -> TrainReply:
-        [answer] = self._answers([self._with_model(parcels.AGAIN, task, leaving=list(leaving))])
-        self._check(task.model, answer.model, task.client)
-        return TrainReply(task.client, answer.model)
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
         asked = [self._to(parcels.WOULD_CHANGE, query.client, samples=list(query.samples)) for query in queries]
