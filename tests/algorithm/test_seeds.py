@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedforget.algorithm.seeds import Seed, SeedSource
+from fedforget.algorithm.seeds import Seed, SeedSource, commitments_of
 from fedforget.errors import InvalidInput
 from tests.helpers import reference_block
 
@@ -48,3 +48,10 @@ def test_bytes_are_no_seed_of_a_person() -> None:
         SeedSource.of_person(b"7")  # type: ignore[arg-type]
     assert SeedSource.of_person("7").server() == SeedSource(7).server()
     assert SeedSource.of_person(None).origin == "system"
+
+
+def test_commitments_to_many_seeds_are_those_to_each() -> None:
+    seeds = [SeedSource(7).client(client) for client in range(5)]
+    values, nonces = (b"".join(getattr(seed, name) for seed in seeds) for name in ("value", "nonce"))
+    assert commitments_of(values, nonces) == [seed.commitment for seed in seeds]
+    assert commitments_of(b"", b"") == []

@@ -32,6 +32,18 @@ class Seed:
         return hashlib.blake2b(self.nonce + self.value, digest_size=32).digest()
 
 
+def commitments_of(seeds: bytes, nonces: bytes) -> list[bytes]:
+    """Return the commitment to each of many seeds, given all seeds and all nonces. Faster than ``Seed.commitment``."""
+    columns = [np.frombuffer(data, np.uint8).reshape(-1, SEED_BYTES) for data in (nonces, seeds)]
+    joined, width, begun = np.hstack(columns).tobytes(), 2 * SEED_BYTES, hashlib.blake2b(digest_size=32).copy
+    found = []
+    for start in range(0, len(joined), width):
+        hasher = begun()
+        hasher.update(joined[start : start + width])
+        found.append(hasher.digest())
+    return found
+
+
 class SeedSource:
     """Where the seeds of a run come from: derived from one given seed, or the operating system."""
 

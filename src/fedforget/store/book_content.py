@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from fedforget.algorithm.contents import CONTENT_BYTES, Contents
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, id_block
-from fedforget.algorithm.seeds import Seed
+from fedforget.algorithm.seeds import Seed, commitments_of
 from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.door import Door
 from fedforget.store.book_layout import (
@@ -22,7 +22,6 @@ from fedforget.store.book_layout import (
     Column,
     Header,
     are_ascending,
-    commitments_of,
     damaged,
     header_of,
     names_of,

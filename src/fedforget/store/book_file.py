@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
-from fedforget.algorithm.seeds import Seed
+from fedforget.algorithm.seeds import Seed, commitments_of
 from fedforget.disk.door import Door
 from fedforget.store.book_layout import (
     NUMBER_BYTES,
     STRING,
     Column,
-    commitments_of,
     damaged,
     header_of,
     names_of,

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, canonical_id, id_block
-from fedforget.algorithm.seeds import Seed
 from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.read_only import require_version
 from fedforget.errors import InvalidId, RunDamaged, StorageFailed
@@ -130,12 +129,6 @@ def are_ascending(blocks: Column, after: NDArray[np.int64] | None = None) -> boo
     if after is not None:
         rises[after - 1] = True
     return bool(rises.all())
-
-
-def commitments_of(seeds: bytes, nonces: bytes) -> list[bytes]:
-    """Return the commitment to each seed, given all seeds and all nonces."""
-    pairs = zip(split(seeds, SEED_BYTES), split(nonces, SEED_BYTES), strict=True)
-    return [Seed(seed, nonce).commitment for seed, nonce in pairs]
 
 
 def read(descriptor: int, start: int, count: int) -> bytes:
