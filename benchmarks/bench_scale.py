@@ -2,7 +2,7 @@
 
 Each size is a process of its own, with M clients of N samples (K=50, E=5, b=2, 10 rounds, a linear model). A free
 request is one whose target no draw ever held. Times are by the clock; the note has the processor time of this process
-and its children, which other work on the machine disturbs less. `--million` adds a million clients with 20 samples; the
+and its children, which other work on the machine disturbs less. `--long` adds a million clients with 20 samples; the
 growth over M and over N is from one end of the range to the other.
 """
 
@@ -12,7 +12,6 @@ import itertools
 import json
 import resource
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 
 from torch import nn
 
-from benchmarks.bench_requests import FEATURES, federation, never_drawn, plan_for, unused
+from benchmarks.free_requests import FEATURES, federation, never_drawn, never_used, plan_for
 from benchmarks.harness import Figure, give, in_own_process, options, own_peak, scratch
 from fedforget import Run
 from fedforget.algorithm.draws import PrfPriorities, draw_clients_with_replacement
@@ -81,7 +80,7 @@ def one_size(clients: int, samples: int) -> dict[str, Taken]:
         found["first round"] = marks[1][0] - start[0], marks[1][1] - start[1]
         found["round"] = middle([(b[0] - a[0], b[1] - a[1]) for a, b in itertools.pairwise(marks[1:])])
         found["draw"] = draw_of(run)
-        targets, strangers = unused(run), never_drawn(run)
+        targets, strangers = never_used(run), never_drawn(run, REPETITIONS)
         for name, requests in (("free sample", targets), ("free client", strangers)):
             found[name] = middle(
                 [
@@ -141,13 +140,15 @@ def growth(name: str, sizes: list[tuple[int, int]], found: dict[tuple[int, int],
         )
 
 
+def point_of(size: tuple[int, int], found: dict[str, Any]) -> dict[str, float]:
+    """What the picture of requests shows of one size."""
+    shown = {"making": "make", "first": "first round", "free": "free sample", "verify": "verify"}
+    return {"clients": size[0], "samples": size[1], **{name: found[key][0] for name, key in shown.items()}}
+
+
 def main() -> None:
-    if "--million" in sys.argv:
-        sys.argv.remove("--million")
-        sizes_of_clients = [*CLIENTS, MILLION]
-    else:
-        sizes_of_clients = list(CLIENTS)
     chosen = options(__doc__)
+    sizes_of_clients = [*CLIENTS, MILLION] if chosen.long else list(CLIENTS)
     if chosen.child:
         print(json.dumps(one_size(*map(int, chosen.child))))
         return
@@ -161,7 +162,7 @@ def main() -> None:
     figures = [figure for size, times in found.items() for figure in figures_of(size, times)]
     figures += growth("clients", sizes_of_clients, found)
     figures += growth("samples of a client", sizes_of_samples, found)
-    give("Runs with very many clients", __doc__, figures)
+    give("Runs with very many clients", __doc__, figures, data=[point_of(size, times) for size, times in found.items()])
 
 
 if __name__ == "__main__":

@@ -39,6 +39,7 @@ BENCHMARKS = (
     "flower",
     "pfl",
     "requests",
+    "scale",
     "history",
     "command_line",
     "fractions",
@@ -226,7 +227,10 @@ def draw(sections: list[Section], directory: Path) -> None:
     if "growth" in data:
         plots.draw_growth(directory / GROWTH, data["growth"])
     if "requests" in data:
-        plots.draw_requests(directory / REQUESTS, data["requests"], data.get("history", {}).get("history", []))
+        sizes = {(each["clients"], each["samples"]): each for each in [*data.get("scale", []), *data["requests"]]}
+        plots.draw_requests(
+            directory / REQUESTS, [sizes[size] for size in sorted(sizes)], data.get("history", {}).get("history", [])
+        )
 
 
 def picture(made: Section) -> list[str]:
