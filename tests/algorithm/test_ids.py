@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedforget.algorithm.ids import IdSet, canonical_id, id_block
+from fedforget.algorithm.ids import Id, IdSet, canonical_id, id_block
 from fedforget.errors import InvalidId
 from tests.helpers import IDS, reference_block
 
@@ -197,3 +197,23 @@ def test_set_of_canonical_ids_is_the_same_set(ids: set[int | str]) -> None:
     made, expected = IdSet.of_canonical(ids), IdSet(ids)
     assert made == expected
     assert np.array_equal(made.blocks, expected.blocks)
+
+
+MIXED: list[Id] = [*range(0, 90, 3), "ward-7", "zoo", "", 2**62]
+
+
+@pytest.mark.parametrize("few", [0, 2**12], ids=["by bisection", "by dictionary"])
+@pytest.mark.parametrize("ids", [MIXED, list(range(40)), []], ids=["mixed", "integers", "empty"])
+def test_position_of_an_id_is_where_it_is(ids: list[Id], few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedforget.algorithm.ids._FEW", few)
+    names = {id_block(each): each for each in ids if isinstance(each, str)}
+    for found in (IdSet(ids), IdSet.of_blocks(IdSet(ids).blocks, names)):
+        assert [found.place_of(each) for each in IdSet(ids).ids] == list(range(len(ids)))
+        assert [found.at(place) for place in range(len(ids))] == list(IdSet(ids).ids)
+        for stranger in (1000, "stranger", "03", 2**63 - 1, -1, 2**70, None, 1.5):
+            assert found.place_of(stranger) is None
+            assert stranger not in found
+        assert found == IdSet(ids)
+        half = IdSet(ids).ids[::2]
+        assert found.without(half) == IdSet([each for each in ids if each not in half])
+        assert found.without(["stranger"]) is found

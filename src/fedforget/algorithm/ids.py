@@ -139,7 +139,9 @@ class IdSet:
         """Return the position of an id in block order, or None. In a large set it is found by bisection."""
         if len(self) <= _FEW or "position" in self.__dict__:
             return self.position.get(identifier)  # type: ignore[call-overload, no-any-return]
-        if not isinstance(identifier, int | str):
+        if not isinstance(identifier, int | str) or (
+            isinstance(identifier, int) and not 0 <= identifier < _INTEGER_LIMIT
+        ):
             return None
         block = id_block(identifier)
         place = bisect_left(range(len(self)), block, key=lambda row: self.blocks[row].tobytes())
