@@ -15,7 +15,7 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.data.adapters import from_arrays
 from fedforget.data.federated import FederatedData
 from fedforget.data.tables import OwnRows
-from fedforget.errors import FedForgetError, InvalidInput
+from fedforget.errors import DataChanged, FedForgetError, InvalidInput
 
 rows = st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2**62)), min_size=1, max_size=40, unique=True)
 SHAPES = [
@@ -114,3 +114,19 @@ def test_members_are_those_with_samples() -> None:
     assert len(members) == 1
     with pytest.raises(KeyError):
         members[1]
+
+
+@pytest.mark.parametrize("kind", [lambda x: x, lambda x: x.tolist()], ids=["in bulk", "one by one"])
+def test_content_that_has_changed_is_found_and_named(kind: Any) -> None:
+    x, y = arrays(6, (2,), np.float32, np.int64)
+    owners = [0, 0, 0, 1, 1, 1]
+    began = FederatedData(from_arrays(kind(x), y, clients=owners))
+    members = began.members()
+    known = began.contents_of(members)(list(members))
+    began.require_all_unchanged(list(members), known)
+    fewer = FederatedData(from_arrays(kind(x[:3]), y[:3], clients=owners[:3]))
+    with pytest.raises(DataChanged, match="client 1 is missing"):
+        fewer.require_all_unchanged(list(members), known)
+    x[4, 1] += 1
+    with pytest.raises(DataChanged, match="the content of sample 4 of client 1 is not what"):
+        FederatedData(from_arrays(kind(x), y, clients=owners)).require_all_unchanged(list(members), known)

@@ -19,7 +19,7 @@ from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import TOLERANCE, close
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
-from fedforget.store.books import Books
+from fedforget.store.books import PARTS, Books
 from fedforget.store.names import BOOKS
 from tests.store.book_sql import edit_book
 from tests.store.roster_sql import commitment_becomes
@@ -78,7 +78,9 @@ def alter(database: Path, sql: str) -> None:
 
 
 def test_an_untouched_run_is_ok(copy: Path) -> None:
-    found = opened(copy).verify()
+    books: list[int] = []
+    found = opened(copy).verify(on_book=books.append)
+    assert books == list(range(1, PARTS + 1))
     assert found.ok
     assert found.bitwise_equal
     assert found.problems == []
