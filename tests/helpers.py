@@ -31,7 +31,7 @@ from fedforget.federation.local import LocalFederation
 from fedforget.requests.lifecycle import Receipt, Submission
 from fedforget.session.deferral import leave_in_inbox
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS, SERVER, USES
+from fedforget.store.names import BOOKS, SEALS, SERVER, USES
 
 World = Mapping[Id, Sequence[Id]]  # client → its sample ids, all canonical
 
@@ -317,6 +317,11 @@ def scratch() -> Iterator[Path]:
     place = shared if os.access(shared, os.W_OK) else None
     with tempfile.TemporaryDirectory(prefix="fedforget-test-", dir=place) as directory:
         yield Path(directory)
+
+
+def take_off_seals(run: Path) -> None:
+    """As if the last writer had not closed the run."""
+    (run / SEALS).unlink(missing_ok=True)
 
 
 def function_files(run: Path) -> dict[str, bytes]:

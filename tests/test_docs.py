@@ -25,7 +25,7 @@ from fedforget.algorithm import ports
 from fedforget.cli import app as cli
 from fedforget.cli import datasets, learning, planning, proving, reading, receipts, requests
 from fedforget.requests.lifecycle import Stage
-from fedforget.store import plan_file, record, run_directory, server_store, uses
+from fedforget.store import metrics, plan_file, record, run_directory, server_store, uses
 from fedforget.store.plan_file import PlanFile
 from tests.cli.commandline import good, train
 from tests.test_rooms import ALLOWED
@@ -149,6 +149,7 @@ def real_tables(schema: str) -> dict[str, list[str]]:
     [
         ("server.db", server_store.SCHEMA),
         ("uses.db", uses.SCHEMA),
+        ("metrics.db", metrics.SCHEMA),
         ("record.db", record.SCHEMA),
     ],
 )

@@ -26,7 +26,7 @@ def ours(*names: str) -> set[str]:
 ALLOWED: dict[str, set[str]] = {
     "algorithm": {"numpy", "cryptography", *ours("errors")},
     "planner": {"numpy", *ours("errors", "algorithm")},
-    "disk": {"numpy", *ours("errors")},
+    "disk": {"numpy", "cryptography", *ours("errors")},
     "requests": ours("errors", "algorithm", "disk"),
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},

@@ -25,6 +25,7 @@ from fedforget.federation.pool import PATIENCE
 from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission, require_basis
 from fedforget.requests.policy import Policy
+from fedforget.requests.selection import Selection
 from fedforget.session import deferral
 from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
 from fedforget.session.engine import Engine, Model
@@ -217,10 +218,19 @@ class Run:
         with run_directory.reading(self.path, only_idle=False) as run:
             return status_of(run)
 
-    def receipts(self) -> list[Receipt]:
-        """Return the receipts of all requests. They name no client or sample, because the record keeps no ids."""
+    def receipts(
+        self, *, states: Iterable[str] | str = (), since: str | None = None, limit: int | None = None
+    ) -> list[Receipt]:
+        """Return the receipts of requests, of all by default, in the order of receipt.
+
+        They name no client or sample, because the record keeps no ids. ``states``: only those in one of these states,
+        where ``open`` stands for every state of a request that is not closed. ``since``: only those received since this
+        day or time. ``limit``: only the last so many.
+        """
+        wanted = [states] if isinstance(states, str) else list(states)
+        selection = Selection.of(wanted, since, whole_or_none(limit, "limit"))
         with run_directory.reading(self.path, only_idle=False) as run:
-            return run.record.book.receipts()
+            return run.record.book.chosen(selection)
 
     def clients(self) -> dict[Id, int]:
         """Return the number of samples of each client."""

@@ -25,8 +25,8 @@ ROUNDS = 5
 PLAN = (*WORLD, "--rounds", str(ROUNDS))
 FUNCTION = ("plan.toml", SERVER, USES, *BOOKS, "models")
 COMMANDS = (
-    "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "status",
-    "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce",
+    "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "requests",
+    "status", "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce",
 )  # fmt: skip
 PATIENCE = 60.0
 

@@ -35,6 +35,7 @@ from tests.cli.commandline import (
     state,
     train,
 )
+from tests.helpers import take_off_seals
 from tests.requests.world import opened as own_run
 from tests.store.book_sql import edit_book
 from tests.store.roster_sql import commitment_becomes
@@ -403,7 +404,7 @@ def slowly(*values: Any) -> list[Any]:
 
 
 BOOK = "clients-?.book"  # stands for the one that holds client 2
-DATABASES = ["server.db", "uses.db", BOOK, "record.db"]
+DATABASES = ["server.db", "uses.db", "metrics.db", BOOK, "record.db"]
 FILES = ["plan.toml", *DATABASES]
 
 
@@ -513,11 +514,11 @@ def alter(run: Path, file: str, sql: str) -> None:
     """Change a database, and open it as after a crash: without the seals, which would refuse it at once."""
     if file.endswith(".book"):
         assert edit_book(run / file, sql)
-    changes = ((file, sql), ("record.db", "DELETE FROM seals"))
-    for name, statement in changes if file.endswith(".db") else changes[1:]:
-        with not_strict(run / name), contextlib.closing(sqlite3.connect(run / name)) as database, database:
+    else:
+        with not_strict(run / file), contextlib.closing(sqlite3.connect(run / file)) as database, database:
             database.execute("PRAGMA ignore_check_constraints=ON")
-            database.execute(statement)
+            database.execute(sql)
+    take_off_seals(run)
 
 
 @contextlib.contextmanager
@@ -541,6 +542,7 @@ def test_database_altered_after_closing_is_refused(trained: Path, file: str) -> 
         "server.db": "UPDATE first_rounds SET round = 5 WHERE round = 1",
         "uses.db": "UPDATE first_uses SET step = 1 WHERE step = 2",
         BOOK: "UPDATE samples SET content = zeroblob(16) WHERE client = 2",
+        "metrics.db": "INSERT INTO metrics VALUES (1, -1, 1, 1)",
         "record.db": "UPDATE events SET time = '2020-01-01' WHERE sequence = 1",
     }
     name, digest = file_in(trained, file), good_json("state", trained)
@@ -620,7 +622,7 @@ GARBAGE = [
     (BOOK, "UPDATE samples SET sample = 'abc' WHERE " + FIRST_OF_2),
     ("uses.db", "UPDATE first_uses SET step = 'x' WHERE step = 1"),
     ("uses.db", "DROP TABLE first_uses"),
-    ("record.db", "INSERT INTO intents VALUES ('b-1', 'accepted', 'nonsense')"),
+    ("record.db", "INSERT INTO intents VALUES ('b-1', 'accepted', 1, x'00')"),
     ("record.db", "DROP TABLE events"),
     *slowly(
         ("server.db", "UPDATE server SET value = 99 WHERE key = 'rounds_done'"),
@@ -647,9 +649,9 @@ GARBAGE = [
         ("uses.db", "UPDATE content SET digest = 'x'"),
         ("uses.db", "DROP TABLE content"),
         ("record.db", "DELETE FROM record"),
-        ("record.db", "UPDATE record SET value = 'x' WHERE key = 'key'"),
-        ("record.db", "INSERT INTO intents VALUES ('b-1', 'nonsense', '{}')"),
-        ("record.db", "UPDATE metrics SET count = 0"),
+        ("record.db", "UPDATE record SET value = 'x' WHERE key = 'pseudonym_key'"),
+        ("record.db", "INSERT INTO intents VALUES ('b-1', 'nonsense', 1, x'00')"),
+        ("metrics.db", "UPDATE metrics SET count = 0"),
     ),
 ]  # fmt: skip
 

@@ -39,7 +39,7 @@ from tests.cli.commandline import (
     good_json,
     refused,
 )
-from tests.helpers import scratch
+from tests.helpers import scratch, take_off_seals
 from tests.requests import world
 from tests.store.book_sql import rows_of_book
 from tests.tally import tally
@@ -50,8 +50,8 @@ ROUNDS = 3
 GONE, NEXT = 3, 0  # the client that was forgotten, and the one that will be: first drawn in the last round
 OWN_BOOK, ANOTHER_BOOK, EMPTY_BOOK = "book of client 0", "book of client 2", "book without clients"
 CLIENT_BOOKS = (OWN_BOOK, ANOTHER_BOOK, EMPTY_BOOK)  # what forgetting NEXT changes; what is listed; what has no content
-DATABASES = ("server.db", "uses.db", *CLIENT_BOOKS, "record.db")
-FILES = ("plan.toml", *DATABASES, "receipt-key.pem", "receipt-key.pub.pem")
+DATABASES = ("server.db", "uses.db", "metrics.db", *CLIENT_BOOKS, "record.db")
+FILES = ("plan.toml", *DATABASES, "record.keys", "seals", "receipt-key.pem", "receipt-key.pub.pem")
 MODELS = tuple(f"model of round {round_}" for round_ in range(ROUNDS + 1))
 START = MODELS[ROUNDS - 1]  # where forgetting NEXT begins
 INLINE = ("--federation", "inline")
@@ -254,7 +254,7 @@ def test_damage_anywhere_is_noticed_and_named(truth: Truth, what: str, mask: int
 
 def test_missing_file_is_reported_and_not_created(truth: Truth, run: Path) -> None:
     """Lost is not empty."""
-    for what in (*DATABASES, "plan.toml"):
+    for what in (*DATABASES, "record.keys", "plan.toml"):
         place = run / truth.place_of(what)
         kept = place.read_bytes()
         place.unlink()
@@ -282,9 +282,9 @@ def test_record_of_another_time_is_reported_as_mismatch(truth: Truth, run: Path)
     good("forget", run, "--client", "2")
     (run / "record.db").write_bytes(before)
     for command in (("train", run), ("status", run), ("state", run)):
-        assert f"{run / 'record.db'} does not fit" in refused(6, "run-damaged", *command)["message"]
+        assert f"{run / 'record.db'} is damaged" in refused(6, "run-damaged", *command)["message"]
     bad = bad_checks(run)
-    assert "does not fit" in bad["record.db"]["detail"]
+    assert "not what it was" in bad["record.db"]["detail"]
     assert not {"server.db", "uses.db", *BOOKS} & bad.keys()
 
 
@@ -309,7 +309,7 @@ def test_flipped_byte_in_the_schema_is_reported(truth: Truth, run: Path) -> None
 
 
 def test_a_renamed_column_is_noticed_before_anything_is_done(truth: Truth, run: Path) -> None:
-    place = (run / "record.db").read_bytes().index(b"state_digest TEXT")
+    place = (run / "record.db").read_bytes().index(b"recomputed_steps INTEGER")
     damage(run / "record.db", f"flipped at {place}", ONE_BIT)
     assert list(mistakes_about(truth, run, "record.db")) == []
 
@@ -318,11 +318,11 @@ def test_a_renamed_column_is_noticed_before_anything_is_done(truth: Truth, run: 
     "sealed",
     ["uses.db", "server.db", *CLIENT_BOOKS],
 )
-def test_a_damaged_seal_is_damage_of_the_record(truth: Truth, run: Path, sealed: str) -> None:
+def test_a_damaged_seal_is_named(truth: Truth, run: Path, sealed: str) -> None:
     seal = digest((run / truth.place_of(sealed)).read_bytes())
-    place = (run / "record.db").read_bytes().index(seal.encode())
-    damage(run / "record.db", f"flipped at {place}", ONE_BIT)
-    assert list(mistakes_about(truth, run, "record.db")) == []
+    place = (run / "seals").read_bytes().index(seal.encode())
+    damage(run / "seals", f"flipped at {place}", ONE_BIT)
+    assert list(mistakes_about(truth, run, "seals")) == []
 
 
 def test_key_of_another_run_does_not_sign(truth: Truth, run: Path) -> None:
@@ -405,6 +405,7 @@ def test_doctor_does_not_report_system_errors_as_damage(
         ("uses.db", "the clients' first uses"),
         *((book, "the clients' seeds and sample ids") for book in CLIENT_BOOKS),
         ("record.db", "the audit trail"),
+        ("record.keys", "keys"),
         ("receipt-key.pem", "still verify with the public key"),
         (MODELS[0], "the initial model"),
     ],
@@ -449,7 +450,7 @@ def test_doctor_reports_every_damaged_file(truth: Truth, run: Path) -> None:
 
 
 def test_doctor_reports_a_renamed_column(run: Path) -> None:
-    place = (run / "record.db").read_bytes().index(b"state_digest TEXT")
+    place = (run / "record.db").read_bytes().index(b"recomputed_steps INTEGER")
     damage(run / "record.db", f"flipped at {place}", ONE_BIT)
     assert str(run / "record.db") in bad_checks(run)["record.db"]["detail"]
 
@@ -465,7 +466,7 @@ def test_doctor_reports_a_renamed_column(run: Path) -> None:
 def test_doctor_reports_an_altered_seed_after_a_crash(truth: Truth, run: Path, file: str, sql: str) -> None:
     """When there are no seals."""
     file = truth.place_of(file)
-    change(run / "record.db", "DELETE FROM seals")
+    take_off_seals(run)
     if file.endswith(".book"):
         ((value,),) = rows_of_book(run / file, sql)
     else:
@@ -578,7 +579,7 @@ def test_models_after_a_lost_initial_model(truth: Truth, run: Path) -> None:
 
 def test_a_replay_that_gives_another_model_is_not_written(run: Path) -> None:
     change(run / "server.db", f"UPDATE rounds SET model = '{'ab' * 32}' WHERE round = 2")
-    change(run / "record.db", "DELETE FROM seals")
+    take_off_seals(run)
     before = everything_of(run)
     result = call("doctor", run, "--rebuild", *INLINE, "--json")
     assert result.code == 1

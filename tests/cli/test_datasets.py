@@ -217,7 +217,7 @@ def test_erased_client_leaves_the_evaluation(data_dir: Path, tmp_path: Path) -> 
     train(run, "femnist", data_dir, "--eval-every", "1")
 
     def measured() -> dict[object, int]:
-        database = sqlite3.connect(f"file:{run / 'record.db'}?mode=ro", uri=True)
+        database = sqlite3.connect(f"file:{run / 'metrics.db'}?mode=ro", uri=True)
         rows = database.execute("SELECT client, count(*) FROM metrics GROUP BY client").fetchall()
         database.close()
         return dict(rows)

@@ -95,7 +95,7 @@ class Work:
         assert (status["requests"], status["pending"]) == (self._receipts, False)
         assert all(receipt["state"] == self._ends for receipt in status["receipts"])
         assert {path.name for path in run.iterdir()} == {
-            *FUNCTION, "record.db", "lock",
+            *FUNCTION, "metrics.db", "record.db", "record.keys", "seals", "lock",
         }  # fmt: skip
         shutil.rmtree(run)
         tally(f"kills/{self.name}")

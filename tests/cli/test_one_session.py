@@ -24,7 +24,7 @@ from tests.cli.commandline import PLAN, good, train
 
 ROUNDS_ONLY = {
     "locked": 1, "opened": 1, "plan read": 1, "federation": 1, "learner": 1, "rebuilt server.db": 1,
-    "rebuilt uses.db": 1, "rebuilt record.db": 1,
+    "rebuilt uses.db": 1, "rebuilt metrics.db": 1,
 }  # fmt: skip
 ONCE = {**ROUNDS_ONLY, "replaced a book": 1}
 
@@ -70,7 +70,9 @@ def test_forget_opens_the_run_once(tmp_path: Path, counted: Counter[str], level:
     done = good("forget", tmp_path / "run", *target, "--basis", "exogenous", "--federation", "inline", "--json")
     assert counted.pop("sample hashed", 0) <= 1437
     recomputed = json.loads(done.out)["receipts"][0]["recomputed_steps"]
-    assert counted == Counter(ONCE | dict.fromkeys(("learner", "rebuilt uses.db"), int(recomputed > 0)))
+    assert counted == Counter(
+        ONCE | dict.fromkeys(("learner", "rebuilt uses.db", "rebuilt metrics.db"), int(recomputed > 0))
+    )
 
 
 def test_run_pending_and_add_open_the_run_once(tmp_path: Path, counted: Counter[str]) -> None:

@@ -47,7 +47,6 @@ def test_equal_content_gives_equal_bytes_after_any_history(tmp_path: Path) -> No
         for start in range(0, len(order), 200):
             put(database, order[start : start + 200])
             if history % 2:
-                database.stage_changes()
                 database.close_canonical()
                 database = Database(path, SCHEMA, writable=True)
         take(database, come_and_go)
@@ -79,24 +78,6 @@ def test_deleted_rows_leave_no_bytes_in_any_file(tmp_path: Path) -> None:
     database.close_canonical()
     assert not [path for path in tmp_path.iterdir() if marker in path.read_bytes()]
     assert [path.name for path in tmp_path.iterdir()] == ["db"]
-
-
-def test_staged_changes_reach_the_file_only_when_it_is_closed(tmp_path: Path) -> None:
-    """A process that is killed before leaves the file and its log without them."""
-    database = made(tmp_path / "db")
-    put(database, [1])
-    database.fold()
-    before = (tmp_path / "db").read_bytes()
-    database.stage_changes()
-    put(database, [2])
-    assert database.rows("SELECT name FROM things ORDER BY name") == [(1,), (2,)]
-    assert (tmp_path / "db").read_bytes() == before
-    assert not (tmp_path / "db-wal").exists() or not (tmp_path / "db-wal").stat().st_size
-    database.close_canonical()
-    direct = made(tmp_path / "direct")
-    put(direct, [1, 2])
-    direct.close_canonical()
-    assert (tmp_path / "db").read_bytes() == (tmp_path / "direct").read_bytes()
 
 
 def test_first_write_calls_begin_writing_and_a_reader_calls_nothing(tmp_path: Path) -> None:

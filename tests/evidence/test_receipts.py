@@ -38,6 +38,7 @@ from fedforget.health.doctor import examine
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 from fedforget.store.names import BOOKS, PRIVATE_KEY, PUBLIC_KEY
+from tests.helpers import take_off_seals
 from tests.requests.world import opened
 from tests.store.book_sql import edit_book
 from tests.store.roster_sql import commitment_becomes
@@ -418,9 +419,7 @@ def test_a_key_that_was_swapped_is_noticed(run: Run, tmp_path: Path) -> None:
 
 def tamper(run: Run, file: str, sql: str) -> None:
     """Change a database and delete the seals, as an informed attacker would."""
-    with closing(sqlite3.connect(run.path / "record.db")) as record:
-        record.execute("DELETE FROM seals")
-        record.commit()
+    take_off_seals(run.path)
     if file in BOOKS:
         assert edit_book(run.path / file, sql)
         return

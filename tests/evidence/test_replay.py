@@ -21,6 +21,7 @@ from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 from fedforget.store.books import PARTS, Books
 from fedforget.store.names import BOOKS
+from tests.helpers import take_off_seals
 from tests.store.book_sql import edit_book
 from tests.store.roster_sql import commitment_becomes
 
@@ -73,8 +74,7 @@ def alter(database: Path, sql: str) -> None:
     else:
         with closing(sqlite3.connect(database)) as connection, connection:
             assert connection.execute(sql).rowcount
-    with closing(sqlite3.connect(database.with_name("record.db"))) as record, record:
-        record.execute("DELETE FROM seals")
+    take_off_seals(database.parent)
 
 
 def test_an_untouched_run_is_ok(copy: Path) -> None:
@@ -109,11 +109,12 @@ def test_an_untouched_run_is_ok(copy: Path) -> None:
         ("record.db", "UPDATE events SET body = '{}' WHERE kind = 'accepted'", "chain_ok"),
         ("record.db", "DELETE FROM events WHERE sequence = 2", "chain_ok"),
         ("record.db", "UPDATE requests SET state = 'accepted'", "chain_ok"),
-        ("record.db", "UPDATE requests SET guarantee = 'path'", "chain_ok"),
+        ("record.db", "UPDATE batches SET guarantee = 'path'", "chain_ok"),
         ("record.db", "UPDATE requests SET basis = 'unknown'", "chain_ok"),
-        ("record.db", "UPDATE requests SET first_changed_step = 1000, recomputed_steps = 3000", "chain_ok"),
+        ("record.db", "UPDATE requests SET first_changed_step = 1000", "chain_ok"),
         ("record.db", "UPDATE requests SET received = '2020-01-01T00:00:00.000+00:00'", "chain_ok"),
-        ("record.db", f"UPDATE requests SET model_digest = '{'00' * 32}'", "chain_ok"),
+        ("record.db", "UPDATE batches SET recomputed_steps = 3000", "chain_ok"),
+        ("record.db", "UPDATE batches SET model_mac = zeroblob(16)", "chain_ok"),
         ("record.db", "UPDATE record SET value = 1 WHERE key = 'tainted'", "chain_ok"),
         ("record.db", "DELETE FROM erased", "chain_ok"),
         ("server.db", "UPDATE server SET value = 'given' WHERE key = 'seed_origin'", "chain_ok"),

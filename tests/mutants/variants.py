@@ -414,11 +414,11 @@ def request_of_emptied_client_stays_pending(patch: Patch) -> None:
         asked = {r for r in self.requests.values() if r is not None}
         hidden = {i for i, r in self.processor.book.pending().items() if r.sample is None and r not in asked}
         with pytest.MonkeyPatch.context() as inner:
-            waiting = type(self.processor.book).pending
+            waiting = type(self.processor.book).pending_under
             inner.setattr(
                 type(self.processor.book),
-                "pending",
-                lambda book: {i: r for i, r in waiting(book).items() if i not in hidden},
+                "pending_under",
+                lambda book, *asked: {i: r for i, r in waiting(book, *asked).items() if i not in hidden},
             )
             return real(self, decision)
 

@@ -38,26 +38,26 @@ NOW = "2027-01-31T12:00:00.000+00:00"
 
 @pytest.mark.parametrize("intent", [INTENT, Intent((), NOTHING), replace(INTENT, pledge=None)])
 def test_intent_is_read_as_it_was_written(intent: Intent) -> None:
-    assert Intent.decode("b-1", intent.encode()) == intent
+    assert Intent.decode("b-1", intent.ids, intent.encode()) == intent
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"goal": -1}, {"goal": True}, {"goal": 1.0}, {"rewind_to": "2"}, {"first_changed_steps": [5]},
-        {"first_changed_steps": [-1, None]}, {"ids": ["r-1"]}, {"requests": [["a", 3]]}, {"reseed": "no hex"},
+        {"first_changed_steps": [-1, None]}, {"requests": [["a", 3]]}, {"reseed": "no hex"},
     ],
     ids=str,
 )  # fmt: skip
 def test_malformed_intent_is_refused(change: dict[str, Any]) -> None:
     body = json.dumps({**json.loads(INTENT.encode()), **change})
     with pytest.raises(ValueError, match=r".+"):
-        Intent.decode("b-1", body)
+        Intent.decode("b-1", INTENT.ids, body)
 
 
 def test_intent_that_begins_at_round_zero_is_read() -> None:
     intent = Intent((), replace(NOTHING, goal=0))
-    assert Intent.decode("b-1", intent.encode()) == intent
+    assert Intent.decode("b-1", (), intent.encode()) == intent
 
 
 @pytest.mark.parametrize(

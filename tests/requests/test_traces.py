@@ -1,4 +1,8 @@
-"""Ids, features and models carry random markers; after the purge no file of the run contains one of them."""
+"""Ids, features and models carry random markers; after the purge no file of the run contains one of them.
+
+What the record encrypted can be read as long as its key is there, so the keys that encrypted a marker are searched for,
+too.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +11,8 @@ import secrets
 import shutil
 import sqlite3
 import struct
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +22,11 @@ import pytest
 from fedforget import Plan, Request, Run
 from fedforget.disk import database
 from fedforget.disk.database import Database
+from fedforget.disk.key_file import KeyFile
 from fedforget.requests.batches import Batches
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
+from fedforget.requests.vault import Vault
 from fedforget.store import record
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model
@@ -75,6 +81,31 @@ def traces(directory: Path, markers: dict[str, bytes]) -> list[str]:
     ]
 
 
+@dataclass
+class Encrypted:
+    """Everything that was encrypted meanwhile, with its key."""
+
+    entries: list[tuple[bytes, bytes]] = field(default_factory=list)
+
+    def keys_of(self, markers: Iterable[bytes]) -> dict[str, bytes]:
+        """The keys that encrypted one of these markers, as markers."""
+        known = list(markers)
+        found = {key for key, data in self.entries if any(marker in data for marker in known)}
+        return {f"key {key.hex()[:8]}": key for key in found}
+
+
+@pytest.fixture
+def encrypted(monkeypatch: pytest.MonkeyPatch) -> Encrypted:
+    kept, real = Encrypted(), KeyFile.encrypt
+
+    def encrypt(self: KeyFile, number: int, data: bytes, about: str) -> bytes:
+        kept.entries.append((self.keys[number], data))
+        return real(self, number, data, about)
+
+    monkeypatch.setattr(KeyFile, "encrypt", encrypt)
+    return kept
+
+
 def derived_markers(run: Run) -> dict[str, bytes]:
     """The present state digest, and the digest and last 64 bytes of every present model."""
     files = {path.stem: path for path in (run.path / "models").iterdir()}
@@ -126,11 +157,14 @@ def log(tmp_path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("log")
 @pytest.mark.parametrize("attempt", range(25 if exhaustive() else 1))
-def test_purge_leaves_no_byte_of_the_erased_targets(tmp_path: Path, attempt: int) -> None:
+def test_purge_leaves_no_byte_of_the_erased_targets(tmp_path: Path, encrypted: Encrypted, attempt: int) -> None:
     world = World.planted()
     run, gone, derived = erase(world, tmp_path / "all")
     assert len(derived) > 5
     markers = {**world.markers(gone), **derived}
+    keys = encrypted.keys_of(markers.values())
+    assert len(keys) > 5
+    markers |= keys
     found = traces(tmp_path / "all", markers)
     assert found == []
     tally("markers/planted", len(markers))
@@ -144,17 +178,36 @@ def test_purge_leaves_no_byte_of_the_erased_targets(tmp_path: Path, attempt: int
     assert run.verify().ok
 
 
-def skip_intent(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Batches, "purged", lambda record, intent: None)
+def skip_keys(patch: pytest.MonkeyPatch) -> None:
+    """The keys stay in their file."""
+    patch.setattr(KeyFile, "keep_only", lambda self, used: None)
 
 
-def skip_pending_rows(patch: pytest.MonkeyPatch) -> None:
-    real = Database.run
+def skip_keys_of_intents(patch: pytest.MonkeyPatch) -> None:
+    """The keys of the batches at work are dropped after the record says "purged", or never."""
+    real = Vault.drop_unused
 
-    def run(self: Database, sql: str, values: Any = ()) -> int:
-        return 0 if sql.startswith("DELETE FROM waiting") else real(self, sql, values)
+    def drop(self: Vault, *, finishing: bool = False) -> None:
+        real(self)
 
-    patch.setattr(Database, "run", run)
+    patch.setattr(Vault, "drop_unused", drop)
+
+
+def skip_new_keys_for_the_group(patch: pytest.MonkeyPatch) -> None:
+    """What still waits keeps the key of what does not."""
+    patch.setattr(Vault, "renew_spent", lambda self: None)
+
+
+def skip_superseded(patch: pytest.MonkeyPatch) -> None:
+    """Rows are deleted, and what stands keeps the key of what does not."""
+    patch.setattr(Vault, "_renewed", lambda self, old, new, body, about: body)
+    real = Database.run_many
+
+    def run_many(self: Database, sql: str, values: Any) -> None:
+        if not sql.startswith("UPDATE standing"):
+            real(self, sql, values)
+
+    patch.setattr(Database, "run_many", run_many)
 
 
 def skip_inbox(patch: pytest.MonkeyPatch) -> None:
@@ -175,7 +228,7 @@ def skip_free_pages(patch: pytest.MonkeyPatch) -> None:
         connection.execute("PRAGMA secure_delete=OFF")
 
     def close(self: Database) -> None:
-        self._connection.close()
+        self.close()
 
     patch.setattr(database, "_prepare", prepare)
     patch.setattr(Database, "close_canonical", close)
@@ -183,35 +236,29 @@ def skip_free_pages(patch: pytest.MonkeyPatch) -> None:
 
 def skip_everything(patch: pytest.MonkeyPatch) -> None:
     """No purge at all: what it does to the databases, the models and the record is left out."""
-    skip_intent(patch)
+    skip_keys(patch)
     skip_free_pages(patch)
     skip_models(patch)
 
 
 def skip_function(patch: pytest.MonkeyPatch) -> None:
     """The function's databases are not rewritten before the record says "purged"."""
-    real = Database.close_canonical
-
-    def close(self: Database) -> None:
-        if self.path.name == "record.db":
-            real(self)
-
-    patch.setattr(Database, "close_canonical", close)
-
-
-def skip_staging_of_record(patch: pytest.MonkeyPatch) -> None:
-    """The record says "purged" in its log, before its file is rewritten."""
-    patch.setattr(Database, "stage_changes", lambda self: None)
+    patch.setattr(Database, "close_canonical", lambda self: None)
 
 
 def copies_that_say_purged(
-    world: World, directory: Path, patch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None] | None = None
+    encrypted: Encrypted,
+    directory: Path,
+    patch: pytest.MonkeyPatch,
+    skip: Callable[[pytest.MonkeyPatch], None] | None = None,
 ) -> tuple[list[Path], dict[str, bytes]]:
     """The run as a kill leaves it at each moment at which its record says "purged", logs included; and the markers."""
+    world = World.planted()
     run = world.opened(directory / "run")
     run.train(4)
     clients = list(world.data)
     gone = [Request(clients[0]), *(Request(clients[1], sample) for sample in list(world.data[clients[1]])[:9])]
+    run.forget(gone[3], defer=True)
     copies: list[Path] = []
     if skip is not None:
         skip(patch)
@@ -228,7 +275,8 @@ def copies_that_say_purged(
     patch.setattr(Batches, "purged", copied_after(Batches.purged))
     patch.setattr(Database, "close_canonical", copied_after(Database.close_canonical))
     run.forget(gone)
-    return [copy for copy in copies if says_purged(copy)], world.markers(gone)
+    markers = world.markers(gone)
+    return [copy for copy in copies if says_purged(copy)], {**markers, **encrypted.keys_of(markers.values())}
 
 
 def says_purged(copy: Path) -> bool:
@@ -238,18 +286,23 @@ def says_purged(copy: Path) -> bool:
     return states == [("purged",)]
 
 
-def test_no_marker_is_left_whenever_the_record_says_purged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_marker_is_left_whenever_the_record_says_purged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted
+) -> None:
     """Not only when the command ends: a reader that finds "purged" relies on it, whatever happens next."""
-    copies, markers = copies_that_say_purged(World.planted(), tmp_path, monkeypatch)
+    copies, markers = copies_that_say_purged(encrypted, tmp_path, monkeypatch)
     assert copies
     assert [traces(copy, markers) for copy in copies] == [[]] * len(copies)
 
 
-@pytest.mark.parametrize("skip", [skip_function, skip_staging_of_record])
+@pytest.mark.parametrize("skip", [skip_function, skip_keys_of_intents, skip_new_keys_for_the_group])
 def test_purge_without_one_of_its_steps_leaves_markers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encrypted: Encrypted,
+    skip: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    copies, markers = copies_that_say_purged(World.planted(), tmp_path, monkeypatch, skip)
+    copies, markers = copies_that_say_purged(encrypted, tmp_path, monkeypatch, skip)
     assert any(traces(copy, markers) for copy in copies), "the search would not notice a purge without this step"
     tally("markers/purges with a step left out, noticed")
 
@@ -257,23 +310,35 @@ def test_purge_without_one_of_its_steps_leaves_markers(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "skip",
-    [skip_intent, skip_pending_rows, skip_inbox, skip_models, skip_free_pages],
+    [skip_keys, skip_superseded, skip_inbox, skip_models, skip_free_pages],
 )
 def test_search_finds_markers_when_one_step_of_the_purge_is_skipped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encrypted: Encrypted,
+    skip: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    require_found(tmp_path, monkeypatch, skip)
+    require_found(tmp_path, monkeypatch, encrypted, skip)
 
 
-def test_search_finds_markers_when_the_whole_purge_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    require_found(tmp_path, monkeypatch, skip_everything)
+def test_search_finds_markers_when_the_whole_purge_is_skipped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted
+) -> None:
+    require_found(tmp_path, monkeypatch, encrypted, skip_everything)
 
 
-def require_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callable[[pytest.MonkeyPatch], None]) -> None:
+def require_found(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    encrypted: Encrypted,
+    skip: Callable[[pytest.MonkeyPatch], None],
+) -> None:
     world = World.planted()
     skip(monkeypatch)
     with monkeypatch.context():
         run = world.opened(tmp_path / "run")
+        run.train(3)
+        run.forget(Request(list(world.data)[4], next(iter(world.data[list(world.data)[4]]))))
         run.train(4)
         before = derived_markers(run)
         clients = list(world.data)
@@ -282,6 +347,7 @@ def require_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skip: Callabl
         run.run_pending()
     kept = {path.stem.encode() for path in (run.path / "models").iterdir()} if skip is not skip_models else set()
     derived = {what: marker for what, marker in before.items() if marker not in kept and not what.startswith("weights")}
-    found = traces(run.path, {**world.markers(gone), **derived})
+    markers = {**world.markers(gone), **derived}
+    found = traces(run.path, {**markers, **encrypted.keys_of(markers.values())})
     assert found, "the search would not notice a purge without this step"
     tally("markers/purges with a step left out, noticed")

@@ -42,7 +42,7 @@ from fedforget.training.arithmetic import fingerprint as _fingerprint
 from fedforget.training.identity import parts_of
 from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import everything_of
-from tests.helpers import function_files
+from tests.helpers import function_files, take_off_seals
 
 PLAN = Plan(2, 3, 3, 6, LocalOptimizer(0.2, 0.5))
 SEED = 5
@@ -660,8 +660,7 @@ def _execute(path: Path, sql: str, values: tuple[Any, ...]) -> None:
             client, round_ = database.execute("SELECT client, round FROM witnesses ORDER BY round DESC").fetchone()
             sql, values = sql.replace("rowid_or_first", "client = ? AND round = ?"), (client, round_)
         database.execute(sql, values)
-    with contextlib.closing(sqlite3.connect(path.parent / "record.db")) as database, database:
-        database.execute("DELETE FROM seals")
+    take_off_seals(path.parent)
 
 
 def test_missing_witnesses_raise_run_damaged(scratch_path: Path) -> None:

@@ -15,7 +15,7 @@ import shutil
 import sqlite3
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,19 @@ from typing import Any
 import numpy as np
 
 from fedforget.algorithm.seeds import SeedSource
+from fedforget.disk.key_file import KeyFile
+from fedforget.disk.page_sum import page_hash
 from fedforget.errors import FedForgetError
-from fedforget.store import record, server_store, uses
+from fedforget.requests.vault import waiting
+from fedforget.store import metrics, record, server_store, uses
 from fedforget.store.book_content import Book
 from fedforget.store.books import Books
-from fedforget.store.names import BOOKS, SERVER, USES
-from fedforget.store.seals import Seals
+from fedforget.store.checks import sum_text
+from fedforget.store.names import BOOKS, KEYS, METRICS, RECORD, SEALS, SERVER, USES
+from fedforget.store.seals import Seal, Seals
 from fedforget.store.uses import Uses
 from tests.cli.commandline import WORLD
+from tests.helpers import take_off_seals
 from tests.store.book_sql import edit_book, rehash_book, root_of_book
 from tests.store.roster_sql import client_becomes
 
@@ -39,8 +44,9 @@ GIANT = 10 * 2**30
 READ = 4  # the client that is forgotten in ``test_hostile``: its book is read
 BOOK = Books(Path(), SeedSource(WORLD[WORLD.index("--seed") + 1]).tree_key()).path_of(READ).name
 ANOTHER = (BOOKS.index(BOOK) + 1) % len(BOOKS)
-SCHEMAS = {SERVER: server_store.SCHEMA, USES: uses.SCHEMA, "record.db": record.SCHEMA}
+SCHEMAS = {SERVER: server_store.SCHEMA, USES: uses.SCHEMA, METRICS: metrics.SCHEMA, RECORD: record.SCHEMA}
 DEEP = 100_000
+TABLES = "SELECT name FROM sqlite_schema WHERE type = 'table'"
 
 
 @dataclass(frozen=True)
@@ -103,7 +109,7 @@ KINDS: dict[str, Callable[[Path, Path], object]] = {
     "head": lambda path, _: path.write_bytes(bytes(64) + path.read_bytes()[64:]),
     "noise": lambda path, _: path.write_bytes(hashlib.shake_256(path.name.encode()).digest(8192)),
 }
-FILES = ("plan.toml", *SCHEMAS, BOOK, "receipt-key.pem", "receipt-key.pub.pem")
+FILES = ("plan.toml", *SCHEMAS, BOOK, KEYS, SEALS, "receipt-key.pem", "receipt-key.pub.pem")
 NOT_A_FILE = ("link", "dangling link", "zeros", "pipe", "directory")
 
 
@@ -197,17 +203,29 @@ class Rows:
 
 
 def reseal(run: Path, book: str = "") -> None:
-    """Seals that fit what is there, where the record can still be read. ``book``: its root may be another one now."""
-    with contextlib.suppress(sqlite3.Error), contextlib.closing(sqlite3.connect(run / "record.db")) as connection:
-        connection.execute("PRAGMA ignore_check_constraints=ON")
-        for name in (SERVER, USES, *BOOKS):
-            told = hashlib.blake2b((run / name).read_bytes(), digest_size=32).hexdigest()
-            connection.execute("UPDATE seals SET digest = ? WHERE file = ?", (told, name))
-        if book:
-            connection.execute("UPDATE seals SET root = ? WHERE file = ?", (root_of_book(run / book), book))
-        own = Seals(Rows(connection)).content_digest()  # type: ignore[arg-type]
-        connection.execute("UPDATE seals SET digest = ? WHERE file = 'record'", (own,))
-        connection.commit()
+    """Seals that fit what is there, where they can still be read. ``book``: its root may be another one now."""
+    with contextlib.suppress(sqlite3.Error, FedForgetError, OSError):
+        seals = Seals(run).all()
+        for name, seal in seals.items():
+            root = root_of_book(run / book) if name == book else seal.root
+            seals[name] = Seal(_digest_for_seal(run / name), root)
+        if seals:
+            Seals(run).set(seals)
+
+
+def _digest_for_seal(path: Path) -> str:
+    data = path.read_bytes()
+    if path.name != RECORD:
+        return hashlib.blake2b(data, digest_size=32).hexdigest()
+    pages = (data[place : place + PAGE] for place in range(0, len(data), PAGE))
+    return sum_text(sum(page_hash(number, page) for number, page in enumerate(pages, start=1)) % 2**256)
+
+
+def change_seal(run: Path, name: str, **changes: Any) -> None:
+    """Change what the seals say about a file."""
+    seals = Seals(run).all()
+    seals[name] = replace(seals[name], **changes)
+    Seals(run).set(seals)
 
 
 _KEY = "SELECT value FROM server WHERE key = 'tree_key'"
@@ -247,17 +265,15 @@ def altered(
     if seal:
         reseal(run, name if name in BOOKS else "")
     else:
-        with contextlib.closing(sqlite3.connect(run / "record.db", isolation_level=None)) as connection:
-            connection.execute("PRAGMA ignore_check_constraints=ON")
-            connection.execute("DELETE FROM seals")
+        take_off_seals(run)
 
 
 def _altered_rows(run: Path, name: str, statements: tuple[str, ...], values: tuple[Any, ...]) -> None:
     with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
         connection.text_factory = bytes
-        tables = [name.decode() for (name,) in connection.execute("SELECT name FROM sqlite_schema")]
+        tables = [name.decode() for (name,) in connection.execute(TABLES)]
         connection.text_factory = str
-        real = dict(connection.execute("SELECT name, sql FROM sqlite_schema"))
+        real = dict(connection.execute("SELECT name, sql FROM sqlite_schema WHERE type = 'table'"))
         loose = {table: _loose(connection, table, real[table]) for table in tables}
         _write_schema(connection, loose)
     with contextlib.closing(sqlite3.connect(run / name, isolation_level=None)) as connection:
@@ -405,7 +421,7 @@ def _schemas() -> Iterator[Case]:
 
         return make
 
-    columns = {SERVER: "roster", USES: "first_uses", "record.db": "requests"}
+    columns = {SERVER: "roster", USES: "first_uses", METRICS: "metrics", RECORD: "requests"}
     for name, table in columns.items():
         yield Case(f"schema {name} another table", done(name, "CREATE TABLE other (x)"))
         column = {"record.db": "basis", SERVER: "number"}.get(name, "client")
@@ -454,7 +470,7 @@ WRONG: dict[str, Any] = {
 def columns_of(name: str) -> Iterator[tuple[str, str]]:
     with contextlib.closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(SCHEMAS[name])
-        for (table,) in connection.execute("SELECT name FROM sqlite_schema ORDER BY name").fetchall():
+        for (table,) in connection.execute(f"{TABLES} ORDER BY name").fetchall():
             for row in connection.execute(f"PRAGMA table_info({table})").fetchall():
                 yield table, row[1]
 
@@ -470,7 +486,7 @@ def _columns() -> Iterator[Case]:
 
 
 HASHES = {("content", "digest")}
-INTENTS = {("intents", "batch_id"), ("intents", "stage"), ("intents", "body")}
+INTENTS = {("intents", column) for column in ("batch_id", "stage", "key", "body")}
 
 
 def _is_huge(value: Any) -> bool:
@@ -489,7 +505,7 @@ def _wrong_value(name: str, table: str, column: str, value: Any, crashed: bool, 
 def _rows() -> Iterator[Case]:
     for name in SCHEMAS:
         for table in dict.fromkeys(table for table, _ in columns_of(name)):
-            if table not in ("waiting", "intents", "keys", "aliases", "metrics", "seals", "names"):
+            if table not in ("waiting", "waiting_keys", "standing", "intents", "keys", "aliases", "metrics", "names"):
                 gone: Callable[[Path, Path], object] = lambda run, _, n=name, t=table: altered(  # type: ignore[misc]  # noqa: E731
                     run, n, f"DELETE FROM {t}"
                 )
@@ -497,12 +513,12 @@ def _rows() -> Iterator[Case]:
     for key in ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done"):
         sql = f"DELETE FROM server WHERE key = '{key}'"
         yield Case(f"rows server without {key}", lambda run, _, sql=sql: altered(run, "server.db", sql))  # type: ignore[misc]
-    for key in ("key", "tainted"):
+    for key in ("pseudonym_key", "tainted"):
         sql = f"DELETE FROM record WHERE key = '{key}'"
         yield Case(f"rows record without {key}", lambda run, _, sql=sql: altered(run, "record.db", sql))  # type: ignore[misc]
     values = {
         "server": ("seed", "nonce", "seed_origin", "tree_key", "plan_digest", "rounds_done"),
-        "record": ("key", "tainted", "policy", "receipt_key"),
+        "record": ("pseudonym_key", "tainted", "policy", "receipt_key"),
     }
     for table, keys in values.items():
         for key in keys:
@@ -526,7 +542,6 @@ def _strange_rows() -> Iterator[Case]:
         "another content": (BOOK, f"UPDATE samples SET content = zeroblob(16) WHERE sample IN ({ANY_SAMPLE})"),
         "another seed": (BOOK, "UPDATE clients SET seed = zeroblob(32)"),
         "another tree": (SERVER, "UPDATE server SET value = zeroblob(32) WHERE key = 'tree_key'"),
-        "root in the seals": ("record.db", f"UPDATE seals SET root = zeroblob(32) WHERE file = '{BOOK}'"),
         "use of no client": (USES, "INSERT INTO first_uses VALUES (99, 1, 1)"),
         "use of no sample": (USES, f"INSERT INTO first_uses VALUES ({READ}, 'none', 1)"),
         "witness of no client": (USES, "INSERT INTO witnesses VALUES (99, 1, zeroblob(40))"),
@@ -555,8 +570,12 @@ def _strange_rows() -> Iterator[Case]:
     for what, (name, change) in stale.items():
         make = lambda run, _, name=name, change=change: altered(run, name, change, hashes=False)  # noqa: E731
         yield Case(f"rows {what}", make)
-    rootless = f"UPDATE seals SET root = NULL WHERE file = '{BOOK}'"
-    yield Case("rows no root in the seals", lambda run, _: altered(run, "record.db", rootless), harmless=True)
+    yield Case("seals another root", lambda run, _: change_seal(run, BOOK, root=bytes(32)))
+    yield Case("seals no root", lambda run, _: change_seal(run, BOOK, root=None), harmless=True)
+    yield Case("seals another digest", lambda run, _: change_seal(run, RECORD, digest="0" * 64))
+    yield Case("seals of a file less", lambda run, _: Seals(run).set({RECORD: Seals(run).all()[RECORD]}))
+    for what, text in TEXTS.items():
+        yield Case(f"json seals {what}", lambda run, _, text=text: _seal_into(run / SEALS, text.encode()))  # type: ignore[misc]
 
 
 NOT_TEXT = "CAST(x'ff' AS TEXT)"
@@ -620,7 +639,6 @@ def _json() -> Iterator[Case]:
     places = {
         "event": ("record.db", "UPDATE events SET body = ?1 WHERE kind = 'accepted'", False),
         "first event": ("record.db", "UPDATE events SET body = ?1 WHERE sequence = 1", False),
-        "intent": ("record.db", "UPDATE intents SET body = ?1", True),
         "key": ("record.db", "UPDATE keys SET requests = ?1", False),
         "work": ("server.db", "INSERT OR REPLACE INTO server VALUES ('work', ?1)", True),
     }
@@ -630,6 +648,8 @@ def _json() -> Iterator[Case]:
             yield Case(f"json {place} {what}", make, crashed, harmless=place in ("key", "work"))
     for what, text in TEXTS.items():
         yield Case(f"json inbox {what}", partial(_hand_in, text))
+        yield Case(f"json intent {what}", partial(_encrypted_intent, text), crashed=True)
+        yield Case(f"json waiting {what}", partial(_encrypted_target, text), harmless=True)
     for field, value in (
         ("requests", [[True, 1]]), ("requests", [[-1]]), ("requests", []), ("ids", ["x" * 99]), ("ids", []),
         ("ids", ["../../x"]), ("basis", "other"), ("received", "yesterday"), ("deadline", None),
@@ -638,6 +658,20 @@ def _json() -> Iterator[Case]:
     ):  # fmt: skip
         yield Case(f"json inbox {field} {str(value)[:30]}", partial(_hand_in_with, field, value))
     yield Case("json inbox not text", lambda run, _: _seal_into(_of(run, "inbox/*"), b"\xff\xfe{}"))
+
+
+def _encrypted_intent(text: str, run: Path, _: Path) -> None:
+    """The attacker has the keys."""
+    with contextlib.closing(sqlite3.connect(f"{(run / RECORD).as_uri()}?mode=ro", uri=True)) as connection:
+        batch, key = connection.execute("SELECT batch_id, key FROM intents").fetchone()
+    body = KeyFile(run / KEYS).encrypt(key, text.encode(), batch)
+    altered(run, RECORD, "UPDATE intents SET body = ?1", values=(body,), seal=False)
+
+
+def _encrypted_target(text: str, run: Path, _: Path) -> None:
+    number, key = _asked(run / RECORD, "SELECT number FROM waiting"), _asked(run / RECORD, "SELECT key FROM waiting")
+    body = KeyFile(run / KEYS).encrypt(key, text.encode(), waiting(number))
+    altered(run, RECORD, "UPDATE waiting SET body = ?1", values=(body,))
 
 
 def _seal_into(path: Path, data: bytes) -> None:

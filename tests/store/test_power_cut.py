@@ -31,7 +31,7 @@ pytestmark = pytest.mark.slow  # a minute of it in all
 
 PLAN = Plan(3, 3, 2, 3, LocalOptimizer(lr=0.1, momentum=0.5), keep=2)
 USED, OTHER = 1, 2
-DATABASES = ("run/server.db", "run/uses.db", "run/record.db")  # a book is a file of our own
+DATABASES = ("run/server.db", "run/uses.db", "run/metrics.db", "run/record.db")  # a book is a file of our own
 
 Disk = Mapping[str, bytes | None]  # path → content; None: a directory
 

@@ -11,10 +11,8 @@ from torch import nn
 from fedforget import Plan, Policy, Run
 from fedforget.errors import RunDamaged
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS, SERVER, USES
-from fedforget.store.seals import Seals
-
-SEALED = (SERVER, USES, *BOOKS)
+from fedforget.store.names import BOOKS
+from fedforget.store.seals import SEALED, Seals
 
 
 @pytest.fixture
@@ -46,21 +44,21 @@ def test_seals_are_broken_before_any_byte_changes(run: Run, monkeypatch: pytest.
 
 
 def test_seals_exist_when_closed_and_not_while_writing(run: Run) -> None:
-    with run_directory.reading(run.path) as opened:
-        assert opened.record.seals.all().keys() == {*SEALED, "record"}
+    assert Seals(run.path).all().keys() == set(SEALED)
     with run_directory.writing(run.path) as opened:
         opened.record.set_policy(Policy())
-        assert opened.record.seals.all() == {}
-    with run_directory.reading(run.path) as opened:
-        assert opened.record.seals.all().keys() == {*SEALED, "record"}
+        assert Seals(run.path).all() == {}
+        assert Seals(run.path).broken().keys() == set(SEALED)
+    assert Seals(run.path).all().keys() == set(SEALED)
+    assert Seals(run.path).broken() == {}
 
 
 def test_seals_hold_the_root_of_each_book_and_of_nothing_else(run: Run) -> None:
     run.forget(client=1)
+    seals = Seals(run.path).all()
     with run_directory.reading(run.path) as opened:
-        roots = opened.record.seals.roots()
-        assert roots.keys() == set(BOOKS)
-        assert {name: opened.clients.books.part(number).header.root for number, name in enumerate(BOOKS)} == roots
+        roots = {name: opened.clients.books.part(number).header.root for number, name in enumerate(BOOKS)}
+    assert {name: seal.root for name, seal in seals.items() if seal.root is not None} == roots
 
 
 def test_broken_seal_raises_run_damaged(run: Run) -> None:

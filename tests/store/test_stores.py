@@ -18,10 +18,11 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.requests.policy import Policy
-from fedforget.store import hints, record, server_store, uses
+from fedforget.store import hints, metrics, record, server_store, uses
 from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.environments import TrainedRounds
+from fedforget.store.metrics import Metrics
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.record import Record
 from fedforget.store.server_store import ServerStore
@@ -247,28 +248,26 @@ def test_environment_that_is_noted_already_is_not_written_again(trail: Record) -
     assert (trail.database.rows("PRAGMA data_version"), trail.database.rows("SELECT total_changes()")) == before
 
 
-def test_environments_and_metrics_are_rewound_with_the_rounds(trail: Record) -> None:
+def test_environments_and_metrics_are_rewound_with_the_rounds(trail: Record, tmp_path: Path) -> None:
+    measured = Metrics(Database(tmp_path / "metrics.db", metrics.SCHEMA, create=True))
     trail.environments.begin(1, HERE)
     trail.environments.begin(4, THERE)
-    trail.metrics.measured(2, {None: (3, 4)})
-    trail.metrics.measured(4, {1: (1, 2), "a": (5, 6)})
-    trail.metrics.measured(5, {None: (0, 0)})
-    assert trail.metrics.accuracies() == {2: 0.75, 4: 0.75}
-    assert [trail.metrics.clients_of(round_) for round_ in (2, 3, 4)] == [{None}, set(), {1, "a"}]
-    assert (trail.metrics.accuracy(4), trail.metrics.accuracy(3)) == (0.75, None)
-    with trail.database.transaction():
-        trail.environments.rewind(4, ())
-        trail.metrics.rewind(4, ())
+    measured.measured(2, {None: (3, 4)})
+    measured.measured(4, {1: (1, 2), "a": (5, 6)})
+    measured.measured(5, {None: (0, 0)})
+    assert measured.accuracies() == {2: 0.75, 4: 0.75}
+    assert [measured.clients_of(round_) for round_ in (2, 3, 4)] == [{None}, set(), {1, "a"}]
+    assert (measured.accuracy(4), measured.accuracy(3)) == (0.75, None)
+    trail.environments.rewind(4, ())
+    measured.rewind(4, ())
     assert trail.environments.of_rounds(4) == [TrainedRounds(1, 3, HERE), TrainedRounds(4, 4, THERE)]
-    assert trail.metrics.accuracies() == {2: 0.75, 4: 0.75}
-    with trail.database.transaction():
-        trail.environments.rewind(3, ())
-        trail.metrics.rewind(4, (1,))
-    assert trail.metrics.accuracies() == {2: 0.75, 4: 5 / 6}
-    with trail.database.transaction():
-        trail.metrics.rewind(3, ())
+    assert measured.accuracies() == {2: 0.75, 4: 0.75}
+    trail.environments.rewind(3, ())
+    measured.rewind(4, (1,))
+    assert measured.accuracies() == {2: 0.75, 4: 5 / 6}
+    measured.rewind(3, ())
     assert trail.environments.of_rounds(9) == [TrainedRounds(1, 9, HERE)]
-    assert trail.metrics.accuracies() == {2: 0.75}
+    assert measured.accuracies() == {2: 0.75}
 
 
 def test_learner_policy_and_receipt_key_are_replaced_on_record(trail: Record) -> None:
@@ -300,7 +299,7 @@ def test_record_that_forgets_itself_names_nothing_erased(tmp_path: Path) -> None
     assert found.forgotten_at == next(event["sequence"] for event in found.events() if "forgotten" in event["kind"])
     assert found.pseudonyms.mac("any", b"") != key
     assert found.book.find(Request(3, 1)) is None
-    assert found.database.rows("SELECT (SELECT count(*) FROM keys), count(model_mac) FROM requests") == [(0, 0)]
+    assert found.database.rows("SELECT (SELECT count(*) FROM keys), count(model_mac) FROM batches") == [(0, 0)]
     found.database.close()
     assert run.verify().ok
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -14,8 +15,11 @@ from fedforget.cli.guarantee import claim
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, days_left, pairs, standing, table
 from fedforget.errors import escaped
+from fedforget.requests.lifecycle import Receipt
+from fedforget.requests.selection import STATES, Selection
 from fedforget.requests.targets import require_target
 
+_LAST = 20  # requests that the status shows
 RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
@@ -29,32 +33,61 @@ def status(
     *,
     output: Output,
 ) -> None:
-    """Show the progress of a run and its requests."""
+    """Show the progress of a run, its open requests and its last ones; `requests` lists all."""
     from fedforget.session.status import attention, status_of  # noqa: PLC0415
     from fedforget.store import run_directory  # noqa: PLC0415
 
     with run_directory.reading(run, only_idle=False) as opened:
         found = status_of(opened)
-        receipts = [
-            {key: value for key, value in receipt.as_dict().items() if key not in ("client", "sample")}
-            for receipt in opened.record.book.receipts()
-        ]
+        receipts = [_without_target(receipt) for receipt in opened.record.book.chosen(Selection(limit=_LAST))]
     facts = asdict(found)
 
     def text() -> str:
         shown = standing({name: value for name, value in facts.items() if name != "accuracies"})
         if not receipts:
             return shown
-        header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
-        rows = [
-            (r["id"], *(r[name] for name in header[1:5]), days_left(r), claim(r["guarantee"], r["guarantee_covers"]))
-            for r in receipts
-        ]
-        return f"{shown}\n\n{table(header, rows)}"
+        more = found.requests - len(receipts)
+        left_out = f"\n\n{more} earlier ones: `fedforget requests {run}`" if more else ""
+        return f"{shown}\n\n{_list(receipts)}{left_out}"
 
     output.emit({**facts, "receipts": receipts}, text)
     if check and (problem := attention(run, found)) is not None:
         raise problem
+
+
+def _list(receipts: Sequence[Mapping[str, Any]]) -> str:
+    header = ("request", "level", "basis", "state", "received", "days left", "guarantee")
+    rows = [
+        (r["id"], *(r[name] for name in header[1:5]), days_left(r), claim(r["guarantee"], r["guarantee_covers"]))
+        for r in receipts
+    ]
+    return table(header, rows)
+
+
+@app.command(short_help="List the requests of a run.")
+@grouped
+def requests(
+    run: RunPath,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Only those in this state; may be given several times: {', '.join(STATES)}."),
+    ] = None,
+    since: Annotated[str | None, typer.Option(help="Only those received since this day or time.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the last so many.", show_default="all")] = None,
+    *,
+    output: Output,
+) -> None:
+    """List requests in the order of receipt, with what became of them. Those still in the inbox are not among them."""
+    from fedforget.store import run_directory  # noqa: PLC0415
+
+    selection = Selection.of(state or (), since, limit)
+    with run_directory.reading(run, only_idle=False) as opened:
+        found = [_without_target(receipt) for receipt in opened.record.book.chosen(selection)]
+    output.emit({"receipts": found}, lambda: _list(found) if found else "no such requests")
+
+
+def _without_target(receipt: Receipt) -> dict[str, Any]:
+    return {name: value for name, value in receipt.as_dict().items() if name not in ("client", "sample")}
 
 
 @app.command(short_help="List the clients of a run.")

@@ -1,6 +1,7 @@
-"""A SQLite database of a run: write-ahead log, durable commits, secure delete, and a canonical file when closed.
+"""A SQLite database of a run: write-ahead log, durable commits, secure delete.
 
-Closing rebuilds the file with ``VACUUM INTO``: equal content gives equal bytes, and free pages hold no deleted rows.
+``close_canonical`` rebuilds the file with ``VACUUM INTO``: equal content gives equal bytes, and free pages hold no
+deleted rows. ``close_folded`` only folds the log in, so that its cost does not grow with the file.
 The header selects WAL mode, so SQLite never writes a rollback journal. The writing process holds the file exclusively,
 so SQLite keeps no WAL index in shared memory (on a full disk, that index would kill the process with SIGBUS). Readers
 go through ``read_only`` and take no SQLite lock.
@@ -16,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedforget.disk import read_only, wal
+from fedforget.disk import page_sum, read_only, wal
 from fedforget.disk.door import Door
 from fedforget.disk.files import (
     TEMPORARY,
@@ -27,12 +28,13 @@ from fedforget.disk.files import (
     unlink_leftover,
 )
 from fedforget.disk.lock import exclusive_section
-from fedforget.disk.pages import PAGE, canonical_header, without_log
+from fedforget.disk.pages import PAGE, canonical_header
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
 
 VERSION = 5  # format version of every database of a run
 _ROOM = 2**17  # with less free space (bytes) the disk counts as full
+_AT_ONCE = 500  # values in one query
 _FOLD_AT = 2**24  # checkpoint the log when it grows beyond this (bytes)
 
 
@@ -40,21 +42,31 @@ class Database:
     """One database file of a run, open for reading or for writing."""
 
     def __init__(
-        self, path: Path, schema: str, *, version: int = VERSION, create: bool = False, writable: bool = False
+        self,
+        path: Path,
+        schema: str,
+        *,
+        version: int = VERSION,
+        create: bool = False,
+        writable: bool = False,
+        trusted: bool = False,
     ) -> None:
-        """Create the file, or open and validate an existing one; ``writable`` also calls ``begin_writing``."""
+        """Create the file, or open and validate an existing one; ``writable`` also calls ``begin_writing``.
+
+        ``trusted``: the file is known to be as FedForget wrote it, so only its tables are compared.
+        """
         self.path = path
         self.behind: WriteBehind | None = None
         self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
         self.changed = create  # since it was opened or rebuilt
         self._writing = create
         self._bound: read_only.Bound | None = None
-        self._live: sqlite3.Connection | None = None  # the file's connection, while changes are staged in memory
+        self.page_sum: int | None = None  # of the file without its log, where it is known; see ``page_sum``
         with self.errors():
             if create:
                 self._connection = _create(path, schema, version)
             else:
-                self._connection, self._bound = read_only.connect(path, schema, version)
+                self._connection, self._bound = read_only.connect(path, schema, version, trusted=trusted)
         if writable and not create:
             self.begin_writing()
 
@@ -76,16 +88,7 @@ class Database:
     def _require_writing(self) -> None:
         if not self._writing and self.before_first_write is not None:
             self.before_first_write()
-
-    def stage_changes(self) -> None:
-        """Continue on a copy in memory that ``close_canonical`` writes in place of the file.
-
-        Everything changed from now on becomes durable in that one step, together with the canonical form.
-        """
-        copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        with self.errors():
-            self._connection.backup(copy)
-        self._live, self._connection = self._connection, copy
+            self.begin_writing()
 
     def copy_into(self, other: sqlite3.Connection) -> None:
         """Copy the content into another, empty database."""
@@ -145,7 +148,7 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
-        if self._writing and self._live is None and self._log_size() > _FOLD_AT:
+        if self._writing and self._log_size() > _FOLD_AT:
             self.fold()
 
     def _log_size(self) -> int:
@@ -159,6 +162,14 @@ class Database:
             if self._bound is not None:
                 self._bound.ticks = 0
             return self._connection.execute(sql, values).fetchall()
+
+    def rows_in(self, sql: str, column: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
+        """Return the rows of a query, without WHERE, whose column has one of these values."""
+        found = []
+        for start in range(0, len(values), _AT_ONCE):
+            some = values[start : start + _AT_ONCE]
+            found += self.rows(f"{sql} WHERE {column} IN ({', '.join('?' * len(some))})", some)
+        return found
 
     def run(self, sql: str, values: Sequence[Any] = ()) -> int:
         """Execute a statement and return the number of changed rows."""
@@ -189,14 +200,28 @@ class Database:
         """
         if not self._writing:
             return
-        with exclusive_section(self.path.parent), self.errors():
+        with exclusive_section(self.path.parent):
+            self._fold()
+
+    def _fold(self) -> None:
+        before, self.page_sum = self.page_sum, None
+        after = None if before is None else page_sum.after_log(before, self.path)
+        with self.errors():
             self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self.page_sum = after
+
+    def close_folded(self) -> None:
+        """Fold the log in and close. The caller holds ``exclusive_section``."""
+        try:
+            self._fold()
+        finally:
+            self.close()
+        with storage_errors(self.path):
+            sync_directory(self.path.parent)  # the log's removal must be durable before a seal relies on it
 
     def close(self) -> None:
         """Close without rebuilding. The next opening recovers a log that is left."""
         self._connection.close()
-        if self._live is not None:
-            self._live.close()
 
     def reopen(self) -> None:
         """Open the file for reading again, after this process has closed it in canonical form."""
@@ -204,24 +229,14 @@ class Database:
             self._connection = read_only.reopened(self.path)
         self._writing = self.changed = False
 
-    def canonical_bytes(self) -> bytes:
-        """Return the bytes that closing would write: the file rebuilt from its content alone."""
-        with self.errors(), contextlib.closing(sqlite3.connect(":memory:", isolation_level=None)) as copy:
-            data = Door(self.path.parent).read(self.path.name, wal.LARGEST_IMAGE)
-            copy.deserialize(without_log(data))
-            copy.execute("VACUUM")
-            rebuilt = copy.serialize()
-        return canonical_header(rebuilt[:PAGE]) + rebuilt[PAGE:]
-
     def close_canonical(self) -> None:
         """Checkpoint the log, rebuild the file from its content alone, and close."""
         with storage_errors(self.path), self.errors():
             try:
-                (self._live or self._connection).execute("PRAGMA wal_checkpoint(TRUNCATE)")
+                self._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
                 rebuilt = self._rebuilt()
             finally:
                 self.close()
-                self._live = None
         with storage_errors(self.path):
             sync_directory(self.path.parent)  # the log's removal must be durable before the file is replaced
             rebuilt.replace(self.path)

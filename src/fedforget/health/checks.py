@@ -14,17 +14,18 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget.disk.door import Door
-from fedforget.disk.wal import LARGEST_IMAGE
 from fedforget.errors import FedForgetError, RunDamaged, StorageFailed
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
 from fedforget.requests.inbox import Inbox
+from fedforget.requests.selection import OPEN, Selection
 from fedforget.store import hints, plan_file, record_audit
 from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.model_files import SUFFIX, ModelFiles
-from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
+from fedforget.store.names import BOOKS, KEYS, METRICS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SEALS, SERVER, USES
 from fedforget.store.record import Record
 from fedforget.store.run_directory import unfinished_error
+from fedforget.store.seals import SEALED
 
 _MACHINE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
@@ -51,7 +52,7 @@ class Examination:
 
     def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
         self._path = path
-        self._parts = Parts(path, opened)
+        self._parts = Parts(path, opened, trusting=False)
 
     def checks(self) -> Iterator[Check]:
         found: dict[str, Check] = {}
@@ -61,29 +62,12 @@ class Examination:
         yield from found.values()
         whole = all(check.ok for name, check in found.items() if name in _FILES)
         trail = self._parts.record
-        if trail is not None and self._parts.sealed:
-            yield _examined(
-                f"{RECORD}, every byte",
-                partial(self._compare_bytes, trail),
-                f"its content is intact: {hints.train(self._path)} writes the file anew",
-            )
         yield from self._models(replayable=whole)
         if trail is not None:
             yield _examined("event chain", partial(_chain, trail), f"the record was altered: {_LOST_RECORD}")
             yield self._requests(trail)
         yield from self._receipt_key()
         yield from self._inbox()
-
-    def _compare_bytes(self, trail: Record) -> str:
-        """Compare the record with its canonical form: its seal covers only its content, not the bytes around it."""
-        size = Door(self._path).size(RECORD) or 0
-        if size > LARGEST_IMAGE:
-            return "not compared: it is too large"
-        if trail.database.canonical_bytes() != Door(self._path).read(RECORD, size):
-            raise RunDamaged(
-                f"{self._path / RECORD} is damaged outside its content, or a process was killed while closing it"
-            )
-        return "as it was written"
 
     # Models
 
@@ -141,7 +125,7 @@ class Examination:
         if not check.ok:
             return check
         with contextlib.suppress(FedForgetError):  # ``_inbox`` reports unreadable files
-            waiting = inbox.open_requests(trail.book.receipts(), Inbox(self._path))
+            waiting = inbox.open_requests(trail.book.chosen(Selection((OPEN,))), Inbox(self._path))
             overdue = [receipt for receipt in waiting if receipt.is_overdue()]
             if overdue:
                 since = min(receipt.deadline or "" for receipt in overdue)
@@ -172,6 +156,7 @@ _LOST_USES = "restore it from a backup: it cannot be rebuilt, no other file hold
 _LOST_COMMITS = "restore the whole run directory from a backup: the lost commits cannot be rebuilt"
 _LOST_SEEDS = "restore the named files from a backup: seeds cannot be rebuilt"
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, no other file holds the audit trail"
+_LOST_KEYS = "restore the whole run directory from a backup: keys cannot be derived again"
 _LOST_KEY = (
     "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
     f"key, so keep {PUBLIC_KEY} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"
@@ -181,14 +166,17 @@ _ODD_PAIR = (
     "restore both halves from a backup: neither shows which one is right; a receipt issued earlier verifies with the "
     "right public key; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_FILES = (plan_file.NAME, SERVER, USES, *BOOKS, RECORD)
+_FILES = (plan_file.NAME, *SEALED)
 _REMEDIES = {
     plan_file.NAME: _LOST_PLAN,
     MODELS: "restore it from a backup, with the models that were in it",
     SERVER: _LOST_SERVER,
     USES: _LOST_USES,
     **dict.fromkeys(BOOKS, _LOST_CLIENTS),
+    METRICS: "restore it from a backup, or make it anew with `train --eval-every`: no other file holds measurements",
+    SEALS: "restore it from a backup, or delete it: the next command examines the run as after a crash",
     RECORD: _LOST_RECORD,
+    KEYS: _LOST_KEYS,
     SEEDS: _LOST_SEEDS,
     AFTER_CRASH: _LOST_COMMITS,
 }

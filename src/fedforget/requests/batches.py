@@ -14,13 +14,14 @@ from fedforget.requests.chain import EventChain
 from fedforget.requests.intents import BatchFacts, Intent, Outcome
 from fedforget.requests.lifecycle import GUARANTEE_PATH, Stage
 from fedforget.requests.pseudonyms import Pseudonyms
+from fedforget.requests.vault import MODEL, STATE, Vault
 
 
 class DerivedTable(Protocol):
     """A table of the record that derives from rounds."""
 
     def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:
-        """Drop what derives from later rounds or from clients that leave. Called inside a transaction."""
+        """Drop what derives from later rounds or from clients that leave. Idempotent."""
 
 
 class Batches:
@@ -31,54 +32,78 @@ class Batches:
         database: Database,
         chain: EventChain,
         pseudonyms: Pseudonyms,
+        vault: Vault,
         derived: Sequence[DerivedTable],
     ) -> None:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
+        self._vault = vault
         self._derived = derived
 
     def enter(self, intent: Intent, facts: BatchFacts) -> None:
         """Commit the intent of a batch. After a crash the next process finishes it. Call inside a transaction."""
-        body = intent.encode()
+        body = intent.encode().encode()
         if len(body) > LONGEST:
             raise InvalidInput(f"{len(intent.ids)} requests are too many at once", hint="give them in several batches")
-        self.database.run("INSERT INTO intents VALUES (?, ?, ?)", (intent.batch_id, Stage.ACCEPTED, body))
+        key, batch = self._vault.key_for_intents(), intent.batch_id
+        self.database.run(
+            "INSERT INTO intents VALUES (?, ?, ?, ?)",
+            (batch, Stage.ACCEPTED, key, self._vault.keys.encrypt(key, body, batch)),
+        )
+        self.database.run(
+            "INSERT INTO batches (batch_id, recomputed_steps, guarantee) VALUES (?, ?, ?)",
+            (batch, facts.recomputed_steps, facts.guarantee or None),
+        )
         if intent.only_recomputes:
-            self.chain.append("begun anew", {"batch": intent.batch_id, "rounds": intent.decision.goal})
+            self.chain.append("begun anew", {"batch": batch, "rounds": intent.decision.goal})
         if intent.decision.joining:
-            self.chain.append("added", {"batch": intent.batch_id, **facts.added})
-        before_mac = self._pseudonyms.mac("state", facts.state_before.encode()).hex()
-        for place, identifier in enumerate(intent.ids):
-            step = intent.decision.first_changed_steps[place]
-            self.database.run(
-                "UPDATE requests SET batch_id = ?, place = ?, first_changed_step = ?, recomputed_steps = ?, "
-                "steps_alone = ?, guarantee = ? WHERE id = ?",
-                (intent.batch_id, place, step, facts.recomputed_steps, facts.steps_alone[place], facts.guarantee,
-                 identifier),
-            )  # fmt: skip
-            self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,))
-            self.chain.append(
-                "begun",
-                {
-                    "request": identifier,
-                    "batch": intent.batch_id,
-                    "guarantee": facts.guarantee,
-                    "before": before_mac,
-                    "first_changed_step": step,
-                    "recomputed_steps": facts.recomputed_steps,
-                },
-            )
+            self.chain.append("added", {"batch": batch, **facts.added})
+        steps = intent.decision.first_changed_steps
+        self.database.run_many(
+            "UPDATE requests SET batch_id = ?, place = ?, first_changed_step = ?, steps_alone = ? WHERE id = ?",
+            (
+                (batch, place, steps[place], facts.steps_alone[place], identifier)
+                for place, identifier in enumerate(intent.ids)
+            ),
+        )
+        self._vault.leaves(self._waiting_numbers(batch))
+        before = self._pseudonyms.mac("state", facts.state_before.encode()).hex()
+        shared = {
+            "batch": batch,
+            "guarantee": facts.guarantee,
+            "before": before,
+            "recomputed_steps": facts.recomputed_steps,
+        }
+        self.chain.append_all(
+            ("begun", {"request": identifier, "first_changed_step": step, **shared})
+            for identifier, step in zip(intent.ids, steps, strict=True)
+        )
+
+    def _waiting_numbers(self, batch_id: str) -> list[int]:
+        sql = "SELECT waiting.number FROM requests JOIN waiting USING (number) WHERE batch_id = ?"
+        return [number for (number,) in self.database.rows(sql, (batch_id,))]
 
     def unfinished(self) -> list[Intent]:
         """Return the intents of batches that were begun and are not yet purged."""
-        intents = []
-        for batch_id, body in self.database.rows("SELECT batch_id, body FROM intents ORDER BY batch_id"):
-            try:
-                intents.append(Intent.decode(batch_id, body))
-            except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
-                raise RunDamaged(f"{self.database.path} is damaged: the intent of {batch_id} cannot be read") from error
-        return intents
+        rows = self.database.rows("SELECT batch_id, stage, key, body FROM intents ORDER BY batch_id")
+        return [self._decoded(*row) for row in rows]
+
+    @property
+    def are_unfinished(self) -> bool:
+        """Whether a batch was begun and is not yet purged. Needs no key."""
+        return bool(self.database.rows("SELECT 1 FROM intents LIMIT 1"))
+
+    def _decoded(self, batch_id: str, stage: str, key: int, body: bytes) -> Intent:
+        sql = "SELECT id FROM requests WHERE batch_id = ? ORDER BY place"
+        ids = [identifier for (identifier,) in self.database.rows(sql, (batch_id,))]
+        if stage == Stage.COMPLETED and self._vault.keys.key(key) is None:  # stopped between the two steps of purging
+            return Intent.being_purged(batch_id, ids)
+        data = self._vault.keys.decrypt(key, body, batch_id)
+        try:
+            return Intent.decode(batch_id, ids, data)
+        except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
+            raise RunDamaged(f"{self.database.path} is damaged: the intent of {batch_id} cannot be read") from error
 
     def stage(self, intent: Intent) -> Stage:
         """Return the stage of a batch."""
@@ -88,22 +113,22 @@ class Batches:
     def removed(self, intent: Intent, rounds_left: int) -> None:
         """Record that the data are removed (or added) and the state is rewound. Drop what derives from later rounds."""
         leaving = set(intent.decision.leaving)
+        for table in self._derived:
+            table.rewind(rounds_left, leaving)
         with self.database.transaction():
             asked = list(zip(intent.ids, intent.decision.requests, strict=True))
             emptied = [(identifier, Request(r.client)) for identifier, r in asked if r.client in leaving]
             number = self.chain.length()
-            for identifier, target in asked + emptied:  # direct targets first: a client keeps the id of its own request
-                self.database.run(
-                    "INSERT OR IGNORE INTO erased VALUES (?, ?, ?, 0)",
-                    (self._pseudonyms.of(target), number, identifier),
-                )
+            self.database.run_many(  # direct targets first: a client keeps the id of its own request
+                "INSERT OR IGNORE INTO erased VALUES (?, ?, ?, 0)",
+                ((self._pseudonyms.of(target), number, identifier) for identifier, target in asked + emptied),
+            )
             back = (Request(new.client, sample) for new in intent.decision.joining for sample, _ in new.samples)
-            for target in back:
-                self.database.run("UPDATE erased SET returned = 1 WHERE pseudonym = ?", (self._pseudonyms.of(target),))
-            for table in self._derived:
-                table.rewind(rounds_left, leaving)
-            self.database.run("UPDATE requests SET model_digest = NULL WHERE model_round > ?", (rounds_left,))
-            self.database.run("UPDATE requests SET state_digest = NULL")  # those states depend on erased data
+            self.database.run_many(
+                "UPDATE erased SET returned = 1 WHERE pseudonym = ?",
+                ((self._pseudonyms.of(target),) for target in back),
+            )
+            self._vault.supersede(rounds_left)
             if intent.decision.new_seeds is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
                 self.chain.append("reseeded", {"seed_origin": "system"})
@@ -121,15 +146,15 @@ class Batches:
         model_mac = self._pseudonyms.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
             self.database.run(
-                "UPDATE requests SET model_round = ?, model_digest = ?, model_mac = ?, state_digest = ? "
-                "WHERE batch_id = ?",
-                (outcome.rounds_done, outcome.model_digest, model_mac, outcome.state_digest, intent.batch_id),
+                "UPDATE batches SET model_round = ?, model_of = ?, model_mac = ? WHERE batch_id = ?",
+                (outcome.rounds_done, self._kept_model(intent.batch_id, outcome), model_mac, intent.batch_id),
             )
+            self._vault.put(STATE, intent.batch_id, outcome.state_digest.encode())
             tainted = bool(self.database.rows("SELECT value FROM record WHERE key = 'tainted'")[0][0])
             lowered = {"guarantee": GUARANTEE_PATH} if tainted else {}
             if lowered:
                 self.database.run(
-                    "UPDATE requests SET guarantee = ? WHERE batch_id = ?", (GUARANTEE_PATH, intent.batch_id)
+                    "UPDATE batches SET guarantee = ? WHERE batch_id = ?", (GUARANTEE_PATH, intent.batch_id)
                 )
             self._advance(
                 intent,
@@ -146,14 +171,24 @@ class Batches:
                 },
             )
 
+    def _kept_model(self, batch_id: str, outcome: Outcome) -> str | None:
+        """Keep the digest of the model for as long as it stands. Return the batch that it is kept for: the first."""
+        if outcome.model_digest is None:
+            return None
+        digest = outcome.model_digest.encode()
+        for known, kept in self._vault.of_round(MODEL, outcome.rounds_done):
+            if kept == digest:
+                return known
+        self._vault.put(MODEL, batch_id, digest, outcome.rounds_done)
+        return batch_id
+
     def purged(self, intent: Intent) -> None:
-        """Record that the removed data are purged, and delete the ids. ``Work.purge`` calls this as its last step."""
+        """Record that the removed data are purged. ``Work.purge`` has dropped the key of the intent before."""
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)
+            self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (Stage.PURGED, intent.batch_id))
             self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))
 
     def _advance(self, intent: Intent, stage: Stage, extra: Mapping[str, Any] | None = None) -> None:
         self.database.run("UPDATE intents SET stage = ? WHERE batch_id = ?", (stage, intent.batch_id))
-        self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (stage, intent.batch_id))
-        for identifier in intent.ids:
-            self.chain.append(stage, {"request": identifier, **(extra or {})})
+        self.chain.append(stage, {"batch": intent.batch_id, **(extra or {})})

@@ -4,32 +4,55 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_json
 from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
-from fedforget.requests.chain import Event, EventChain
+from fedforget.requests.chain import EventChain, about
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, covered_by_guarantee
+from fedforget.requests.pending import PendingRequests
 from fedforget.requests.pseudonyms import Pseudonyms
+from fedforget.requests.selection import Selection
+from fedforget.requests.vault import MODEL, STATE, Vault
 
 _SHOWN = (
     "id", "batch_id", "level", "basis", "state", "received", "deadline", "reason", "first_changed_step",
-    "recomputed_steps", "steps_alone", "model_digest", "guarantee",
+    "recomputed_steps", "steps_alone", "guarantee",
 )  # fmt: skip
+_STATE = "coalesce(intents.stage, requests.state)"  # while a batch is at work, its stage is the state
+_ROWS = (
+    "SELECT id, requests.batch_id, level, basis, coalesce(intents.stage, requests.state), received, deadline, reason, "
+    "first_changed_step, recomputed_steps, steps_alone, guarantee, model_of, number "
+    "FROM requests LEFT JOIN batches USING (batch_id) LEFT JOIN intents USING (batch_id)"
+)
+
+
+@dataclass(slots=True)
+class _Times:
+    """When a request or a batch came to its stages, and whether several environments computed its rounds."""
+
+    times: dict[str, str] = field(default_factory=dict)
+    mixed: bool | None = None
+
+
+_NO_TIMES = _Times()
 
 
 class RequestBook:
     """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased."""
 
-    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms) -> None:
+    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms, vault: Vault) -> None:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
+        self._vault = vault
+        self._pending = PendingRequests(database, pseudonyms, vault)
         self._run = database.path.parent
 
     # Looking up
@@ -55,7 +78,7 @@ class RequestBook:
 
     def was_erased_by(self, identifier: str, target: Request) -> bool:
         """Return whether the request is or was for exactly this target."""
-        if self.pending().get(identifier) == target:
+        if self._pending.is_for(identifier, target):
             return True
         rows = self.database.rows(
             "SELECT level FROM erased JOIN requests ON request = id WHERE pseudonym = ? AND id = ?",
@@ -63,59 +86,82 @@ class RequestBook:
         )
         return (target.level,) in rows
 
-    def basis_of(self, identifier: str) -> str:
-        return str(self.database.rows("SELECT basis FROM requests WHERE id = ?", (identifier,))[0][0])
+    def bases_of(self, identifiers: Sequence[str]) -> set[str]:
+        """Return the bases that these requests have."""
+        return {basis for (basis,) in self.database.rows_in("SELECT DISTINCT basis FROM requests", "id", identifiers)}
 
     def knows(self, identifier: str) -> bool:
         return bool(self.database.rows("SELECT 1 FROM requests WHERE id = ?", (identifier,)))
 
     def receipt(self, identifier: str) -> Receipt:
-        [identifier] = self._originals([identifier])
-        found = self._receipts("WHERE id = ?", (identifier,))
+        found = self.receipts_of([identifier])
         if not found:
             raise UnknownTarget(
-                f"there is no request {shown(identifier)}", hint=f"`fedforget status {self._run}` lists them"
+                f"there is no request {shown(identifier)}", hint=f"`fedforget requests {self._run}` lists them"
             )
         return found[0]
 
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
-        """Return many receipts. Reads the events once for all of them."""
-        found = {receipt.id: receipt for receipt in self.receipts()}
-        return [found[identifier] for identifier in self._originals(identifiers)]
+        """Return the receipts of these requests, in this order; none for an id that no request has."""
+        originals = self._originals(identifiers)
+        found = {receipt.id: receipt for receipt in self._receipts(self.database.rows_in(_ROWS, "id", originals))}
+        return [found[identifier] for identifier in originals if identifier in found]
 
-    def receipts(self, events: Sequence[Event] | None = None) -> list[Receipt]:
-        """Return all receipts in the order of receipt, even if the clock was set back.
+    def receipts(self) -> list[Receipt]:
+        """Return all receipts in the order of receipt, even if the clock was set back."""
+        return self._receipts(self.database.rows(f"{_ROWS} ORDER BY number"))
 
-        ``events``: the events of the chain, if the caller has read them.
-        """
-        return self._receipts("ORDER BY id", (), events)
+    def chosen(self, selection: Selection) -> list[Receipt]:
+        """Return the receipts of a selection, in the order of receipt."""
+        where, values = selection.condition(_STATE)
+        rows = self.database.rows(f"{_ROWS} {where}", values)
+        return self._receipts(sorted(rows, key=lambda row: row[-1]))
 
-    def _receipts(self, which: str, values: Sequence[Any] = (), events: Sequence[Event] | None = None) -> list[Receipt]:
-        times: dict[str, dict[str, str]] = {}
-        mixed: dict[str, bool | None] = {}
-        for event in self.chain.events() if events is None else events:
-            if event.kind in list(Stage):
-                when = event.body.get("received", event.time) if event.kind == Stage.RECEIVED else event.time
-                times.setdefault(event.body.get("request", ""), {})[event.kind] = when
-            if event.kind == Stage.COMPLETED:
-                mixed[event.body.get("request", "")] = event.body.get("mixed_environments")
-        rows = self.database.rows(f"SELECT {', '.join(_SHOWN)} FROM requests {which}", values)  # noqa: S608
-        place = {identifier: number for number, identifier in enumerate(times)}  # events are in order
-        rows.sort(key=lambda row: place.get(row[0], len(place)))
-        return [
-            Receipt(
-                client=None,
-                sample=None,
-                times=times.get(row[0], {}),
-                guarantee_covers=covered_by_guarantee(mixed.get(row[0])),
-                **dict(zip(_SHOWN, row, strict=True)),
+    def counts(self) -> dict[str, int]:
+        """Return how many requests are in each state."""
+        found = dict(self.database.rows("SELECT state, count(*) FROM requests GROUP BY state"))
+        for stage, count in self.database.rows(
+            "SELECT stage, count(*) FROM intents JOIN requests USING (batch_id) WHERE stage <> ? GROUP BY stage",
+            (Stage.ACCEPTED,),
+        ):
+            found[stage] = count
+            found[Stage.ACCEPTED] -= count
+        return {state: count for state, count in found.items() if count}
+
+    def _receipts(self, rows: Sequence[tuple[Any, ...]]) -> list[Receipt]:
+        batches = sorted({batch for _, batch, *_ in rows if batch is not None})
+        own, shared = self._times([row[0] for row in rows]), self._times(batches)
+        models = {name: self._vault.get(MODEL, name) for name in {row[-2] for row in rows} if name is not None}
+        receipts = []
+        for *values, model_of, _ in rows:
+            identifier, batch, model = values[0], values[1], models.get(model_of)
+            outcome = shared.get(batch, _NO_TIMES)
+            receipts.append(
+                Receipt(
+                    client=None,
+                    sample=None,
+                    times={**own.get(identifier, _NO_TIMES).times, **outcome.times},
+                    guarantee_covers=covered_by_guarantee(outcome.mixed),
+                    model_digest=None if model is None else model.decode(),
+                    **dict(zip(_SHOWN, values, strict=True)),
+                )
             )
-            for row in rows
-        ]
+        return receipts
 
-    def _originals(self, identifiers: Iterable[str]) -> list[str]:
+    def _times(self, names: Sequence[str]) -> dict[str, _Times]:
+        """Return when each of these requests or batches came to its stages."""
+        found: dict[str, _Times] = {}
+        for event in self.chain.about(names):
+            if event.kind in list(Stage):
+                told = found.setdefault(about(event.body) or "", _Times())
+                told.times[event.kind] = str(event.body.get("received", event.time))
+                if event.kind == Stage.COMPLETED:
+                    told.mixed = event.body.get("mixed_environments")
+        return found
+
+    def _originals(self, identifiers: Sequence[str]) -> list[str]:
         """Resolve aliases: a request that was submitted twice at the same time has two ids."""
-        known = dict(self.database.rows("SELECT id, request FROM aliases"))
+        known = dict(self.database.rows_in("SELECT id, request FROM aliases", "id", identifiers))
         return [known.get(identifier, identifier) for identifier in identifiers]
 
     def pseudonym_of(self, identifier: str) -> str | None:
@@ -125,17 +171,33 @@ class RequestBook:
 
     def state_digest_of(self, identifier: str) -> str | None:
         """Return the digest of the state after a request; None once something of that state is erased."""
-        rows = self.database.rows("SELECT state_digest FROM requests WHERE id = ?", (identifier,))
-        return rows[0][0] if rows else None
+        rows = self.database.rows("SELECT batch_id FROM requests WHERE id = ?", (identifier,))
+        found = self._vault.get(STATE, rows[0][0]) if rows and rows[0][0] is not None else None
+        return None if found is None else found.decode()
 
     def round_of(self, identifier: str) -> int:
         """Return the number of rounds done when a request was completed."""
-        return int(self.database.rows("SELECT model_round FROM requests WHERE id = ?", (identifier,))[0][0] or 0)
+        sql = "SELECT model_round FROM requests JOIN batches USING (batch_id) WHERE id = ?"
+        rows = self.database.rows(sql, (identifier,))
+        return int(rows[0][0] or 0) if rows else 0
+
+    # Pending
 
     def pending(self) -> dict[str, Request]:
-        """Return the pending requests: accepted, and in no batch yet."""
-        rows = self.database.rows("SELECT request, client, sample FROM waiting ORDER BY request")
-        return {identifier: Request(client, sample) for identifier, client, sample in rows}
+        return self._pending.all()
+
+    def pending_of(self, identifiers: Sequence[str]) -> dict[str, Request]:
+        return self._pending.of(identifiers)
+
+    def pending_ids(self, targets: Sequence[Request]) -> dict[Request, str]:
+        return self._pending.ids_of(targets)
+
+    def pending_under(self, targets: Collection[Request], leaving: Collection[Id]) -> dict[str, Request]:
+        return self._pending.under(targets, leaving)
+
+    @property
+    def has_pending(self) -> bool:
+        return bool(self._pending)
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
         """Return the ids of the requests that used this key before. Refuse the key for other requests."""
@@ -152,7 +214,7 @@ class RequestBook:
                 hint="use a new key for new requests",
             )
         try:
-            return self._originals(map(str, parse_json(rows[0][1])))
+            return self._originals([str(each) for each in parse_json(rows[0][1])])
         except (ValueError, TypeError) as error:
             raise RunDamaged(
                 f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
@@ -173,13 +235,15 @@ class RequestBook:
         Return the ids in the order of the submission. ``record_alias``: the submitter already has the submission's own
         ids, so record them as aliases.
         """
-        ids = []
-        for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
-            ids.append(known.get(request, identifier))
-            if request not in known:
-                self._enter(submission, place, identifier, request, Stage.ACCEPTED)
-                self.database.run("INSERT INTO waiting VALUES (?, ?, ?)", (identifier, request.client, request.sample))
-            elif record_alias:
+        ids = [known.get(request, own) for request, own in zip(submission.requests, submission.ids, strict=True)]
+        fresh = [
+            (place, identifier, request)
+            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True))
+            if request not in known
+        ]
+        self._pending.enter(self._enter(submission, fresh, Stage.ACCEPTED), [request for _, _, request in fresh])
+        for request, identifier in zip(submission.requests, submission.ids, strict=True) if record_alias else ():
+            if request in known:
                 self._alias(identifier, known[request])
         self._remember_key(submission, ids)
         return ids
@@ -187,22 +251,19 @@ class RequestBook:
     def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
         """Record that none of the requests is carried out, with the reasons."""
         with self.database.transaction():
-            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True)):
-                self._enter(submission, place, identifier, request, Stage.REJECTED, reasons[request])
+            asked = zip(submission.requests, submission.ids, strict=True)
+            entries = [(place, identifier, request) for place, (request, identifier) in enumerate(asked)]
+            self._enter(submission, entries, Stage.REJECTED, reasons)
             self._remember_key(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
-        waiting = self.pending()
-        rows = {
-            identifier: self.database.rows("SELECT basis, deadline FROM requests WHERE id = ?", (identifier,))[0]
-            for identifier in ids
-            if identifier in waiting
-        }
+        sql = "SELECT id, basis, deadline FROM requests JOIN waiting USING (number)"
+        rows = {identifier: about for identifier, *about in self.database.rows_in(sql, "id", list(ids))}
         for identifier, (basis, deadline) in rows.items():
             weaker = submission.basis if basis == Basis.EXOGENOUS else basis
             earlier = min(deadline or submission.deadline, submission.deadline) if submission.urgent else deadline
-            if (weaker, earlier) != (basis, deadline):
+            if [weaker, earlier] != [basis, deadline]:
                 with self.database.transaction():
                     self.database.run(
                         "UPDATE requests SET basis = ?, deadline = ? WHERE id = ?", (weaker, earlier, identifier)
@@ -216,18 +277,32 @@ class RequestBook:
                 self._alias(alias, request)
 
     def _enter(
-        self, submission: Submission, place: int, identifier: str, request: Request, state: Stage,
-        reason: str | None = None,
-    ) -> None:  # fmt: skip
-        terms = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
-        self.database.run(
-            "INSERT INTO requests (id, place, level, basis, state, received, deadline, reason) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (identifier, place, request.level, submission.basis, state, submission.received, submission.deadline,
-             reason),
-        )  # fmt: skip
-        self.chain.append(Stage.RECEIVED, {"request": identifier, "received": submission.received, **terms})
-        self.chain.append(state, {"request": identifier, **({} if reason is None else {"reason": reason})})
+        self,
+        submission: Submission,
+        entries: Sequence[tuple[int, str, Request]],
+        state: Stage,
+        reasons: Mapping[Request, str] | None = None,
+    ) -> list[int]:
+        """Enter requests, each with its place and id. Return their numbers."""
+        [(last,)] = self.database.rows("SELECT coalesce(max(number), 0) FROM requests")
+        numbers = list(range(last + 1, last + 1 + len(entries)))
+        rows, events = [], list[tuple[str, dict[str, Any]]]()
+        for number, (place, identifier, request) in zip(numbers, entries, strict=True):
+            reason = None if reasons is None else reasons[request]
+            terms = {"level": request.level, "basis": submission.basis, "deadline": submission.deadline}
+            rows.append(
+                (number, identifier, place, request.level, submission.basis, state, submission.received,
+                 submission.deadline, reason)
+            )  # fmt: skip
+            events.append((Stage.RECEIVED, {"request": identifier, "received": submission.received, **terms}))
+            events.append((state, {"request": identifier, **({} if reason is None else {"reason": reason})}))
+        self.database.run_many(
+            "INSERT INTO requests (number, id, place, level, basis, state, received, deadline, reason) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            rows,
+        )
+        self.chain.append_all(events)
+        return numbers
 
     def _alias(self, identifier: str, request: str) -> None:
         if identifier != request:
@@ -245,10 +320,10 @@ class RequestBook:
         if self.receipt(identifier).state == Stage.CANCELLED:
             return
         with self.database.transaction():
-            if not self.database.run("DELETE FROM waiting WHERE request = ?", (identifier,)):
+            if not self._pending.leave(identifier):
                 raise InvalidInput(
                     f"request {shown(identifier)} is {self.receipt(identifier).state}, too late to cancel it",
-                    hint=f"only a pending request can be cancelled; `fedforget status {self._run}` lists them",
+                    hint=f"only a pending request can be cancelled; `fedforget requests {self._run}` lists them",
                 )
             self.database.run("UPDATE requests SET state = ? WHERE id = ?", (Stage.CANCELLED, identifier))
             self.chain.append(Stage.CANCELLED, {"request": identifier, "cancelled_basis": basis})

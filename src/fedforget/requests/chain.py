@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -19,14 +19,19 @@ from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_object
 from fedforget.requests.links import BEGINNING, HASH_BYTES, Linker, Step, link, proof, shortcut_of
 
+_COLUMNS = "SELECT sequence, time, kind, body, hash FROM events"
+
 SCHEMA = f"""
 CREATE TABLE events (
     sequence INTEGER PRIMARY KEY,
     time TEXT NOT NULL {check(is_name("time"))},
     kind TEXT NOT NULL {check(is_name("kind"))},
+    about TEXT {check(is_name("about"), optional="about")},
     body TEXT NOT NULL {check(is_text("body"))},
     hash BLOB NOT NULL {check(is_blob("hash", HASH_BYTES))}
-);
+) STRICT;
+CREATE INDEX events_by_about ON events (about) WHERE about IS NOT NULL;
+CREATE INDEX events_by_kind ON events (kind, sequence);
 """
 _SALT, _SALT_BYTES = "salt", 16
 _NAMES = ("request", "batch", "received", "basis", "seed_origin", "version")  # fields of an event that hold a text
@@ -50,16 +55,26 @@ class EventChain:
         self._database = database
 
     def append(self, kind: str, body: Mapping[str, Any]) -> None:
+        self.append_all([(kind, body)])
+
+    def append_all(self, events: Iterable[tuple[str, Mapping[str, Any]]]) -> None:
+        """Append events in order, each with its kind and body."""
         rows = self._database.rows("SELECT sequence, hash, time FROM events ORDER BY sequence DESC LIMIT 1")
-        last, previous, before = rows[0] if rows else (0, BEGINNING, "")
-        sequence, text = last + 1, json.dumps({**body, _SALT: secrets.token_hex(_SALT_BYTES)}, sort_keys=True)
+        sequence, previous, before = rows[0] if rows else (0, BEGINNING, "")
         time = max(now(), before)  # event times never decrease
-        shortcut = self._hash_at(shortcut_of(sequence))
-        found = link(sequence, previous, shortcut, content_digest(sequence, time, kind, text))
-        self._database.run("INSERT INTO events VALUES (?, ?, ?, ?, ?)", (sequence, time, kind, text, found))
+        fresh: list[tuple[Any, ...]] = []
+        first = sequence + 1
+        for kind, body in events:
+            text = json.dumps({**body, _SALT: secrets.token_hex(_SALT_BYTES)}, sort_keys=True)
+            sequence += 1
+            back = shortcut_of(sequence)
+            shortcut = self._hash_at(back) if back < first else bytes(fresh[back - first][-1])
+            previous = link(sequence, previous, shortcut, content_digest(sequence, time, kind, text))
+            fresh.append((sequence, time, kind, about(body), text, previous))
+        self._database.run_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", fresh)
 
     def _hash_at(self, sequence: int) -> bytes:
-        rows = self._database.rows("SELECT hash FROM events WHERE sequence = ?", (sequence,))
+        rows = self._database.rows("SELECT hash FROM events WHERE sequence = ?", (sequence,)) if sequence else []
         return bytes(rows[0][0]) if rows else BEGINNING
 
     def _digest_at(self, sequence: int) -> bytes:
@@ -72,10 +87,27 @@ class EventChain:
         return proof(newer, older, self._digest_at, self._hash_at)
 
     def length(self) -> int:
-        return int(self._database.rows("SELECT count(*) FROM events")[0][0])
+        """Return the sequence number of the last event."""
+        return int(self._database.rows("SELECT coalesce(max(sequence), 0) FROM events")[0][0])
+
+    def last(self) -> Event | None:
+        rows = self._database.rows(f"{_COLUMNS} ORDER BY sequence DESC LIMIT 1")
+        return next(iter(self._events(rows)), None)
 
     def events(self) -> list[Event]:
-        rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
+        return self._events(self._database.rows(f"{_COLUMNS} ORDER BY sequence"))
+
+    def about(self, names: Sequence[str]) -> list[Event]:
+        """Return the events about these requests or batches, in order."""
+        return sorted(self._events(self._database.rows_in(_COLUMNS, "about", names)), key=lambda event: event.sequence)
+
+    def last_of(self, kind: str) -> int:
+        """Return the sequence number of the last event of a kind, or 0."""
+        rows = self._database.rows("SELECT coalesce(max(sequence), 0) FROM events WHERE kind = ?", (kind,))
+        return int(rows[0][0])
+
+    @staticmethod
+    def _events(rows: Iterable[tuple[Any, ...]]) -> list[Event]:
         return [Event(sequence, time, kind, _parse_body(body), found) for sequence, time, kind, body, found in rows]
 
     def problem(self) -> str | None:
@@ -84,11 +116,17 @@ class EventChain:
         A truncated chain is not detected here: only a receipt held elsewhere shows it.
         """
         linker = Linker()
-        rows = self._database.rows("SELECT sequence, time, kind, body, hash FROM events ORDER BY sequence")
-        for expected, (sequence, time, kind, body, found) in enumerate(rows, start=1):
-            if sequence != expected or found != linker.append(content_digest(sequence, time, kind, body)):
+        rows = self._database.rows("SELECT sequence, time, kind, body, hash, about FROM events ORDER BY sequence")
+        for expected, (sequence, time, kind, body, found, subject) in enumerate(rows, start=1):
+            whole = sequence == expected and found == linker.append(content_digest(sequence, time, kind, body))
+            if not whole or subject != about(_parse_body(body)):
                 return f"event {expected} of the record was altered, added or removed"
         return None if rows else "the record has no events"
+
+
+def about(body: Mapping[str, Any]) -> str | None:
+    """Return what an event is found by: its request, else its batch."""
+    return body.get("request") or body.get("batch")
 
 
 def now() -> str:

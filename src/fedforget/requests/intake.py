@@ -78,7 +78,7 @@ class Intake:
 
     def known(self, requests: Sequence[Request]) -> dict[Request, str]:
         """Return the id of each request that is pending already, or whose target is erased already."""
-        waiting = {request: identifier for identifier, request in self.book.pending().items()}
+        waiting = self.book.pending_ids(requests)
         present = set(present_targets(self.members, self.book, requests))
         return {
             request: waiting[request] if request in waiting else self.book.id_of(request) or ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -76,7 +76,6 @@ class Intent:
         decision, pledge = self.decision, self.pledge
         return json.dumps(
             {
-                "ids": self.ids,
                 "requests": [[request.client, request.sample] for request in decision.requests],
                 "first_changed_steps": decision.first_changed_steps,
                 "leaving": decision.leaving,
@@ -96,7 +95,12 @@ class Intent:
         )
 
     @classmethod
-    def decode(cls, batch_id: str, body: str) -> Intent:
+    def being_purged(cls, batch_id: str, ids: Sequence[str]) -> Intent:
+        """Return what is left of an intent whose key is dropped: everything is done, and its end is to be recorded."""
+        return cls(tuple(ids), Decision((), (), (), 0, 0, batch_id=batch_id))
+
+    @classmethod
+    def decode(cls, batch_id: str, ids: Sequence[str], body: str | bytes) -> Intent:
         raw = parse_object(body)
         joining = tuple(
             Newcomer(
@@ -116,9 +120,9 @@ class Intent:
             new_seeds=None if raw["reseed"] is None else bytes.fromhex(raw["reseed"]),
             batch_id=batch_id,
         )
-        if not len(decision.first_changed_steps) == len(decision.requests) in (0, len(raw["ids"])):
+        if not len(decision.first_changed_steps) == len(decision.requests) == len(ids):
             raise ValueError("its requests, steps and ids differ in number")
-        return cls(tuple(map(str, raw["ids"])), decision, Pledge.decode(raw.get("pledge")))
+        return cls(tuple(ids), decision, Pledge.decode(raw.get("pledge")))
 
 
 def new_batch_id() -> str:

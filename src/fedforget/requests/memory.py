@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
 from fedforget.algorithm.forget import Decision, Request
-from fedforget.algorithm.ids import IdSet
+from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import ClientMemory, State
 from fedforget.requests.intake import Intake
@@ -52,8 +52,21 @@ class BookInMemory:
     def pending(self) -> dict[str, Request]:
         return dict(self._waiting)
 
-    def basis_of(self, identifier: str) -> str:
-        return self._bases[identifier]
+    def pending_of(self, identifiers: Sequence[str]) -> dict[str, Request]:
+        return {identifier: self._waiting[identifier] for identifier in identifiers if identifier in self._waiting}
+
+    def pending_ids(self, targets: Sequence[Request]) -> dict[Request, str]:
+        return {request: identifier for identifier, request in self._waiting.items() if request in targets}
+
+    def pending_under(self, targets: Collection[Request], leaving: Collection[Id]) -> dict[str, Request]:
+        return {
+            identifier: request
+            for identifier, request in self._waiting.items()
+            if request in targets or request.client in leaving
+        }
+
+    def bases_of(self, identifiers: Sequence[str]) -> set[str]:
+        return {self._bases[identifier] for identifier in identifiers}
 
     def id_of(self, target: Request) -> str | None:
         return self.erased.get(target) or self.erased.get(Request(target.client))

@@ -5,11 +5,12 @@ On disk these are tables of the record and files of the run directory; ``memory`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from fedforget.algorithm.forget import Decision, Request
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import OnRound
 from fedforget.requests.intents import BatchFacts, Intent, Outcome, Pledge
 from fedforget.requests.lifecycle import Receipt, Stage, Submission
@@ -28,7 +29,17 @@ class Book(Protocol):
     def pending(self) -> Mapping[str, Request]:
         """Return the pending requests by id: accepted, and in no batch yet."""
 
-    def basis_of(self, identifier: str) -> str: ...
+    def pending_of(self, identifiers: Sequence[str]) -> Mapping[str, Request]:
+        """Return those of these requests that are pending."""
+
+    def pending_ids(self, targets: Sequence[Request]) -> Mapping[Request, str]:
+        """Return the id of each target's pending request."""
+
+    def pending_under(self, targets: Collection[Request], leaving: Collection[Id]) -> Mapping[str, Request]:
+        """Return the pending requests for these targets, and for anything of clients that leave."""
+
+    def bases_of(self, identifiers: Sequence[str]) -> set[str]:
+        """Return the bases that these requests have."""
 
     def id_of(self, target: Request) -> str | None:
         """Return the id of the request that last erased a target, individually or with its client; None if none did."""
@@ -125,4 +136,4 @@ class Work(Protocol):
         """Check, after interrupted batches were applied again, that no commit was lost."""
 
     def purge(self, last: Callable[[], None]) -> None:
-        """Purge removed data from the disk. The changes that ``last`` makes are durable together with it."""
+        """Purge removed data from the disk, then make the changes of ``last``."""

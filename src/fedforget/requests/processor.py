@@ -7,7 +7,7 @@ are recomputed joins that recomputation; and the batches of one recomputation ge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from secrets import token_bytes
 from typing import Any
@@ -52,13 +52,13 @@ class Processor:
         ids = self.book.ids_of_key(submission)
         if ids is not None:
             self.intake.ask_again(submission, ids)
-            self.forget(self._pending(ids))
+            self.forget(self.book.pending_of(ids))
             return ids
         self.apply_begun()
         known = self.intake.known(submission.requests)
         self.book.ask_again(submission, known.values())
         fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
-        wanted = {**self._pending(known.values()), **fresh}
+        wanted = {**self.book.pending_of(list(known.values())), **fresh}
         new_seeds = submission.new_seed and bool(wanted or not self._new_seeds_are_pending())
         if wanted or new_seeds:
             self.forget(wanted, submission, known, new_seeds=new_seeds)
@@ -140,7 +140,7 @@ class Processor:
     def _let_arrivals_join(self) -> None:
         """Forget what was handed in meanwhile together with the batches that are under way."""
         accepted = self.intake.accept_inbox()
-        arrived = self._pending(identifier for _, ids in accepted for identifier in ids)
+        arrived = self.book.pending_of([identifier for _, ids in accepted for identifier in ids])
         self.forget(arrived, arrived=[place for place, _ in accepted])
 
     def _complete(self, intents: Sequence[Intent]) -> None:
@@ -174,12 +174,7 @@ class Processor:
             with self.work.learning(self.goal()) as on_round:
                 forget(self.server, (), _BatchJournal(self), self._until_arrival(on_round))
 
-    # What is pending
-
-    def _pending(self, ids: Iterable[str]) -> dict[str, Request]:
-        """Return those of the requests that are pending."""
-        pending = self.book.pending()
-        return {identifier: pending[identifier] for identifier in ids if identifier in pending}
+    # What is unfinished
 
     def _at_stage(self, *stages: Stage) -> list[Intent]:
         return [intent for intent in self.batches.unfinished() if self.batches.stage(intent) in stages]
@@ -235,8 +230,8 @@ class _BatchJournal:
             batches.enter(Intent(self.ids, named, pledge), facts)
             if self.added:
                 book.taint_unless_exogenous(self.added["basis"])
-            for identifier in self.ids if facts.guarantee == GUARANTEE_PATH else ():
-                book.taint_unless_exogenous(book.basis_of(identifier))
+            for basis in book.bases_of(self.ids) if facts.guarantee == GUARANTEE_PATH else ():
+                book.taint_unless_exogenous(basis)
         if self.arrived:
             processor.intake.clear(self.arrived)
         return named
@@ -246,8 +241,8 @@ class _BatchJournal:
         targets, leaving = set(decision.requests), set(decision.leaving)
         covered = {
             identifier: request
-            for identifier, request in self.processor.book.pending().items()
-            if identifier not in self.requests and (request in targets or request.client in leaving)
+            for identifier, request in self.processor.book.pending_under(targets, leaving).items()
+            if identifier not in self.requests
         }
         if not covered:
             return decision
@@ -272,11 +267,11 @@ class _BatchJournal:
         if not self.ids and not self.new_seeds:
             return BatchFacts(added=self.added)
         book, goal = processor.book, named.goal
-        informed = {book.basis_of(identifier) for identifier in self.ids} - {Basis.EXOGENOUS}
+        informed = book.bases_of(self.ids) - {Basis.EXOGENOUS}
         basis = Basis.UNKNOWN if informed else Basis.EXOGENOUS  # one non-exogenous request lowers the batch
         alone = [0 if step is None else goal - plan.round_of(step) + 1 for step in decided.first_changed_steps]
         changed = named.first_changed_step is not None or self.new_seeds or (processor.recompute_all and goal)
-        nothing_left = set(processor.server.memory.roster) <= set(named.leaving)
+        nothing_left = len(processor.server.memory.roster) <= len(set(named.leaving))
         return BatchFacts(
             guarantee=guarantee_of(processor.work.seed_origin, book.tainted, basis, self.new_seeds),
             recomputed_steps=0 if nothing_left or not changed else (goal - named.rewind_to) * plan.local_steps,

@@ -145,7 +145,7 @@ class Engine:
         current = run.server.rounds_done
         for round_ in run.server.kept():
             wanted = round_ == current or (every is not None and round_ % every == 0)
-            if wanted and self._measurable(run) - run.record.metrics.clients_of(round_):
+            if wanted and self._measurable(run) - run.metrics.clients_of(round_):
                 self._note(run, round_, tests.counts(run.server.load(round_).model))
 
     def _measurable(self, run: OpenRun) -> set[Id | None]:
@@ -156,7 +156,7 @@ class Engine:
     def _note(self, run: OpenRun, round_: int, counts: Mapping[Id | None, tuple[int, int]]) -> None:
         """Keep the counts of clients that are in the run: an erased one leaves the evaluation too."""
         present = self._measurable(run)
-        run.record.metrics.measured(round_, {client: found for client, found in counts.items() if client in present})
+        run.metrics.measured(round_, {client: found for client, found in counts.items() if client in present})
 
     def _test_set(self) -> TestSet | None:
         if self._tests is None and self.data.test is not None:

@@ -10,11 +10,13 @@ from fedforget.disk.files import require_place, storage_errors, write_durably
 from fedforget.disk.lock import is_at_work
 from fedforget.errors import AttentionNeeded, InvalidInput, ModelWithdrawn
 from fedforget.requests.inbox import open_requests
+from fedforget.requests.selection import OPEN, Selection
 from fedforget.store import hints, run_directory
 from fedforget.store.run_directory import OpenRun, unfinished_error
 from fedforget.training.environment import is_mixed
 
 SAFETENSORS = ".safetensors"
+MOST_OPEN = 1000  # open requests that the status names
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,8 @@ class Status:
     accuracy: float | None
     accuracies: dict[int, float]
     requests: int
-    open_requests: list[dict[str, Any]]
+    states: dict[str, int]  # how many requests are in each state
+    open_requests: list[dict[str, Any]]  # those with the next deadlines
     overdue: list[str]
     pending: bool
     seed_origin: str
@@ -52,8 +55,10 @@ def status_of(run: OpenRun) -> Status:
     plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
-    receipts = run.record.book.receipts()
-    waiting = open_requests(receipts, run.inbox)
+    book = run.record.book
+    states = book.counts()
+    next_ones = book.chosen(Selection((OPEN,), limit=MOST_OPEN, by_deadline=True))
+    waiting = open_requests(next_ones, run.inbox)[:MOST_OPEN]
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -69,15 +74,16 @@ def status_of(run: OpenRun) -> Status:
         rho_c=plan.realised_rho_c(len(server.roster)),
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,
-        accuracy=run.record.metrics.accuracy(server.rounds_done),
-        accuracies=run.record.metrics.accuracies(),
-        requests=len(receipts),
+        accuracy=run.metrics.accuracy(server.rounds_done),
+        accuracies=run.metrics.accuracies(),
+        requests=sum(states.values()),
+        states=states,
         open_requests=[
             {name: shown[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
             for shown in (receipt.as_dict() for receipt in waiting)
         ],
         overdue=[receipt.id for receipt in waiting if receipt.is_overdue()],
-        pending=bool(run.record.batches.unfinished()),
+        pending=run.record.batches.are_unfinished,
         seed_origin=server.seed_origin,
         tainted=run.record.book.tainted,
         environments=[each.as_dict() for each in trained],

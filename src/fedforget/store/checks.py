@@ -9,7 +9,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 from fedforget.algorithm.ids import Id
@@ -17,20 +17,24 @@ from fedforget.disk import wal
 from fedforget.disk.database import Database
 from fedforget.disk.door import Door, chunks
 from fedforget.disk.files import digest, new_hasher
+from fedforget.disk.key_file import KeyFile
+from fedforget.disk.page_sum import page_sum
 from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import require
+from fedforget.disk.seen import Signature, signature
 from fedforget.errors import CommitsLost, RunDamaged, RunTooNew, RunTooOld, shown
-from fedforget.store import crash_check, plan_file, record, server_store, uses
+from fedforget.store import crash_check, metrics, plan_file, record, server_store, uses
 from fedforget.store.book_content import Book
 from fedforget.store.book_layout import header_of
 from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
+from fedforget.store.metrics import Metrics
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.names import BOOKS, MODELS, RECORD, SERVER, USES
+from fedforget.store.names import BOOKS, KEYS, METRICS, MODELS, RECORD, SEALS, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.row_checks import validate_record, validate_server
-from fedforget.store.seals import OWN_SEAL
+from fedforget.store.seals import Seal, Seals, roots_in
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
 
@@ -51,22 +55,26 @@ class Parts:
     The caller holds ``lock.shared_lock``. A part is None until its file was found to be in order.
     """
 
-    def __init__(self, path: Path, opened: contextlib.ExitStack) -> None:
+    def __init__(self, path: Path, opened: contextlib.ExitStack, *, trusting: bool = True) -> None:
+        """``trusting``: a file whose signature is that of its seal is not read as a whole."""
         self.path = path
         self.file: PlanFile | None = None
         self.record: Record | None = None
         self.server: ServerStore | None = None
         self.clients: ClientStore | None = None
+        self.metrics: Metrics | None = None
+        self.seals: dict[str, Seal] = {}  # of a run that was closed properly
+        self.read_whole: dict[str, Signature | None] = {}  # files that were compared with their seals
         self._plan_digest = ""
         self._record_is_whole = False
-        self._seals: dict[str, str] = {}
         self._opened = opened
-        self._digest_of = cache(partial(digest_of, path))
+        self._trusting = trusting
+        self._door = Door(path)
 
     @property
     def sealed(self) -> bool:
-        """Whether the last writer closed the run properly, as far as an intact record says so."""
-        return bool(self._seals)
+        """Whether the last writer closed the run properly."""
+        return bool(self.seals)
 
     def facts(self, *, every_book: bool = False) -> Iterator[Fact]:
         """Check each fact before advancing: later facts depend on earlier results.
@@ -76,12 +84,15 @@ class Parts:
         """
         yield Fact(plan_file.NAME, self._read_plan)
         yield Fact(MODELS, self._find_models)
+        yield Fact(SEALS, self._read_seals)
         yield Fact(RECORD, self._open_record)
+        yield Fact(KEYS, partial(self._read_keys, every_book))
         yield Fact(SERVER, self._open_server)
         yield Fact(USES, partial(self._open_uses, every_book))
+        yield Fact(METRICS, self._open_metrics)
         for name in BOOKS:
             yield Fact(name, partial(self._find_book, name, opening=every_book))
-        in_progress = self.record is not None and bool(self.record.batches.unfinished())  # new seeds may be half stored
+        in_progress = self.record is not None and self.record.batches.are_unfinished  # new seeds may be half stored
         if self.server is not None and self.file is not None and not in_progress:
             yield Fact(plan_file.NAME, partial(self._compare_plan, self.server))
         if self.server is None or self.clients is None:
@@ -102,46 +113,40 @@ class Parts:
             raise RunDamaged(f"{self.path / MODELS} is missing")
         return "present"
 
-    def _open_record(self) -> str:
-        trail = Record(self._database(RECORD, record.SCHEMA))
-        validate_record(trail.database)
-        self.record = trail
-        seals = trail.seals.all()
-        if seals:
-            self._require_vouching(trail, seals)
-        self._seals, self._record_is_whole = seals, True
-        return self._size(RECORD)
-
-    def _require_vouching(self, trail: Record, seals: dict[str, str]) -> None:
-        """Require that a record with seals is the one that set them: it vouches for the other files."""
-        path = self.path / RECORD
-        if logs := logs_beside(self.path):  # seals are broken before the first commit
+    def _read_seals(self) -> str:
+        seals = Seals(self.path).all()
+        if seals and (logs := logs_beside(self.path)):  # seals are broken before the first commit
             raise CommitsLost(
-                f"{path} has lost commits: it does not know of {logs[0]}",
+                f"{self.path / SEALS} does not know of {logs[0]}: commits were lost, or it is of another time",
                 hint="restore the whole run directory from a backup; see `fedforget doctor`",
             )
-        if seals.keys() != {OWN_SEAL, SERVER, USES, *BOOKS}:
-            raise RunDamaged(f"{path} is damaged: its seals are not those of a run")
-        if trail.seals.content_digest() != seals[OWN_SEAL]:
-            raise self._not_as_sealed(RECORD)
-        others = (name for name in (USES, *BOOKS) if not self._is_as_sealed(name, seals))
-        if not self._is_as_sealed(SERVER, seals) and (other := next(others, None)):
-            raise RunDamaged(
-                f"{path} does not fit {SERVER} and {other}: it is damaged, or of another time or run, "
-                "or both of them are"
-            )
+        self.seals = seals
+        return "set when the run was closed" if seals else "broken: a process is writing the run, or was killed"
 
-    def _is_as_sealed(self, name: str, seals: dict[str, str]) -> bool:
-        """Return whether a database matches its seal. A missing one counts as matching: opening it reports that."""
-        try:
-            return Door(self.path).status(name) is None or self._digest_of(name) == seals[name]
-        except RunDamaged:
-            return False
+    def _open_record(self) -> str:
+        trail = Record(self._sealed_database(RECORD, record.SCHEMA))
+        if not self.trusts(RECORD):
+            validate_record(trail.database)
+        if self.sealed:
+            trail.database.page_sum = int(self.seals[RECORD].digest, 16)
+        self.record, self._record_is_whole = trail, True
+        return self._size(RECORD)
+
+    def _read_keys(self, everything: bool) -> str:
+        if self.record is None:
+            return f"{len(KeyFile(self.path / KEYS).keys)} keys"
+        vault = self.record.vault
+        if everything:
+            vault.require_readable()
+        else:
+            vault.require_keys()
+        return f"{len(self.record.vault.keys.keys)} keys"
 
     def _open_server(self) -> str:
         database = self._sealed_database(SERVER, server_store.SCHEMA)
         if self.file is not None:
-            validate_server(database, self.file.plan)
+            if not self.trusts(SERVER):
+                validate_server(database, self.file.plan)
             self.server = ServerStore(database, self.models(), self.file.plan)
         return self._size(SERVER)
 
@@ -152,8 +157,7 @@ class Parts:
     def _open_uses(self, every_book: bool) -> str:
         notes = Uses(self._sealed_database(USES, uses.SCHEMA))
         if self.server is not None:
-            roots = self.record.seals.roots() if self.record is not None and self.sealed else {}
-            found = Books(self.path, self.server.tree_key, self._require_as_sealed, roots)
+            found = Books(self.path, self.server.tree_key, self._checked_book, roots_in(self.seals))
             self._opened.callback(found.close)
             self.clients = ClientStore(found, notes)
         if every_book:
@@ -161,6 +165,14 @@ class Parts:
             if self.server is not None:
                 notes.require_clients(self.server.roster)
         return self._size(USES)
+
+    def _checked_book(self, name: str) -> bool:
+        self._require_as_sealed(name)
+        return self.trusts(name)
+
+    def _open_metrics(self) -> str:
+        self.metrics = Metrics(self._sealed_database(METRICS, metrics.SCHEMA))
+        return self._size(METRICS)
 
     def _find_book(self, name: str, *, opening: bool) -> str:
         if Door(self.path).status(name) is None:
@@ -172,10 +184,6 @@ class Parts:
             self._require_as_sealed(name)
             Book.read(self.path / name, number)
         return self._size(name)
-
-    def sealed_books(self) -> dict[str, str]:
-        """Return the digests of the clients' books at the last closing; none after a crash."""
-        return {name: found for name, found in self._seals.items() if name in BOOKS}
 
     def _compare_plan(self, server: ServerStore) -> str:
         if server.plan_digest != self._plan_digest:
@@ -195,19 +203,22 @@ class Parts:
     def _sealed_database(self, name: str, schema: str) -> Database:
         """Open a database that matches its seal; SQLite never opens another one."""
         self._require_as_sealed(name)
-        return self._database(name, schema)
-
-    def _require_as_sealed(self, name: str) -> None:
-        if self._seals and Door(self.path).status(name) and self._digest_of(name) != self._seals[name]:
-            raise self._not_as_sealed(name)
-
-    def _database(self, name: str, schema: str) -> Database:
-        database = Database(self.path / name, schema)
+        database = Database(self.path / name, schema, trusted=self.trusts(name))
         self._opened.callback(database.close)
         return database
 
-    def _not_as_sealed(self, name: str) -> RunDamaged:
-        return RunDamaged(f"{self.path / name} is damaged: it is not what it was when the run was last closed")
+    def trusts(self, name: str) -> bool:
+        """Return whether a file is unchanged since FedForget wrote it, or read it as a whole."""
+        return self._trusting and Seals(self.path).trusts(name, self.seals.get(name))
+
+    def _require_as_sealed(self, name: str) -> None:
+        seal = self.seals.get(name)
+        if seal is None or self._door.status(name) is None or self.trusts(name):
+            return
+        before = signature(self._door, name)
+        if sealed_digest(self.path, name) != seal.digest:
+            raise RunDamaged(f"{self.path / name} is damaged: it is not what it was when the run was last closed")
+        self.read_whole[name] = before
 
     def _size(self, name: str) -> str:
         return f"{Door(self.path).size(name)} bytes"
@@ -236,7 +247,16 @@ def seed_problems(
 
 def logs_beside(path: Path) -> list[str]:
     """Return the non-empty logs of the function's databases: a process is writing, or has crashed."""
-    return [name + wal.SUFFIX for name in (SERVER, USES) if wal.has_content(path / name)]
+    return [name + wal.SUFFIX for name in (SERVER, USES, METRICS, RECORD) if wal.has_content(path / name)]
+
+
+def sealed_digest(path: Path, name: str) -> str:
+    """Return the digest of a database as its seal has it: of the record the sum of its pages, which can be updated."""
+    return sum_text(page_sum(path, name)) if name == RECORD else digest_of(path, name)
+
+
+def sum_text(total: int) -> str:
+    return f"{total:064x}"
 
 
 def digest_of(path: Path, name: str) -> str:

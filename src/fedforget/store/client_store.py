@@ -44,6 +44,9 @@ class ClientStore:
     def has(self, client: Id, sample: Id) -> bool:
         return self.books.has(client, sample)
 
+    def has_client(self, client: Id) -> bool:
+        return self.books.has_client(client)
+
     def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
         """Return the content digest of each sample of a client, or of some of its samples."""
         return self.books.contents(client, samples)

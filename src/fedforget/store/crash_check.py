@@ -38,7 +38,7 @@ def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> 
             _require_applied(intent, server, clients)
         if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
             raise _lost(server.database.path, "it was not rewound for a batch whose data are removed")
-        stands = half_applied or all(map(partial(_stands, server, record), intent.ids))
+        stands = half_applied or all(map(partial(_stands, server, record), intent.ids[:1]))  # all have one outcome
         if stage == Stage.COMPLETED and not stands:
             raise _lost(server.database.path, "its model is not the one that a receipt names")
     if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # otherwise a rewind may be half done
@@ -57,7 +57,8 @@ def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
 
 def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) -> None:
     """Require that removed data are absent and added data are present."""
-    there = {client: clients.samples(client) for client in clients.clients()}
+    named = {request.client for request in intent.decision.requests} | {new.client for new in intent.decision.joining}
+    there = {client: clients.samples(client) for client in named if clients.has_client(client)}
     for request in intent.decision.requests:
         if request.client in there and (request.sample is None or request.sample in there[request.client]):
             raise _lost(clients.books.path_of(request.client), "it holds data that were removed")

@@ -13,22 +13,38 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
+from fedforget.disk.door import Door
 from fedforget.disk.files import TEMPORARY, storage_errors, sync_directory, write_durably
 from fedforget.disk.lock import RunLock
+from fedforget.disk.seen import settled_signature
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
-from fedforget.store import plan_file, record, server_store, uses
+from fedforget.store import metrics, plan_file, record, server_store, uses
 from fedforget.store.books import Books
-from fedforget.store.checks import digest_of
+from fedforget.store.checks import sealed_digest
 from fedforget.store.model_files import ModelFiles
-from fedforget.store.names import BOOKS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SERVER, USES
+from fedforget.store.names import (
+    BROKEN_SEALS,
+    KEYS,
+    METRICS,
+    MODELS,
+    PRIVATE_KEY,
+    PUBLIC_KEY,
+    RECORD,
+    SEALS,
+    SERVER,
+    USES,
+)
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.run_directory import is_run
+from fedforget.store.seals import SEALED, Seal, Seals
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
 
-_OURS = {SERVER, USES, RECORD, *BOOKS, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY}
+_OURS = {
+    *SEALED, KEYS, SEALS, BROKEN_SEALS, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +77,7 @@ def create(path: Path, new: NewRun) -> None:
             (path / MODELS).mkdir(mode=0o700)
         server = Database(path / SERVER, server_store.SCHEMA, create=True)
         notes = Database(path / USES, uses.SCHEMA, create=True)
+        measured = Database(path / METRICS, metrics.SCHEMA, create=True)
         trail = Database(path / RECORD, record.SCHEMA, create=True)
         ServerStore.create(
             server,
@@ -76,11 +93,13 @@ def create(path: Path, new: NewRun) -> None:
         books.create(new.client_seeds, new.contents, in_memory=new.contents_in_memory)
         Uses(notes).store_digest()
         Record(trail).create(new.seed_origin, new.learner)
-        server.close_canonical()
-        notes.close_canonical()
-        Record(trail).seals.set({name: digest_of(path, name) for name in (SERVER, USES, *BOOKS)}, books.roots())
+        for database in (server, notes, measured, trail):
+            database.close_canonical()
+        roots, door = books.roots(), Door(path)
         books.close()
-        trail.close_canonical()
+        Seals(path).set(
+            {name: Seal(sealed_digest(path, name), roots.get(name), settled_signature(door, name)) for name in SEALED}
+        )
         with storage_errors(path):
             sync_directory(path.absolute().parent)
         write_durably(path / plan_file.NAME, new.file.encode(), mode=0o600)
@@ -90,7 +109,7 @@ def _refuse_foreign(path: Path) -> None:
     foreign = [
         entry.name
         for entry in path.iterdir()
-        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, USES, RECORD))
+        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, USES, METRICS, RECORD))
         and not entry.name.endswith(TEMPORARY)
     ]  # fmt: skip
     if foreign and not is_run(path):

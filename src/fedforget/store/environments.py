@@ -17,7 +17,7 @@ SCHEMA = f"""
 CREATE TABLE environments (
     first_round INTEGER PRIMARY KEY {check(is_whole("first_round", 1))},
     environment TEXT NOT NULL {check(is_text("environment"))}
-);
+) STRICT;
 """
 
 
@@ -65,7 +65,7 @@ class Environments:
         ]
 
     def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:  # noqa: ARG002 (holds nothing per client)
-        """Delete the environments of later rounds. Call inside a transaction."""
+        """Delete the environments of later rounds."""
         self._database.run("DELETE FROM environments WHERE first_round > ?", (rounds_left,))
 
     def _rows(self, last: int) -> list[tuple[int, dict[str, str]]]:

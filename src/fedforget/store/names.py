@@ -5,7 +5,11 @@ from __future__ import annotations
 SERVER = "server.db"
 USES = "uses.db"
 BOOKS = tuple(f"clients-{number:x}.book" for number in range(16))  # the number is a power of two
+METRICS = "metrics.db"
 RECORD = "record.db"
+KEYS = "record.keys"
+SEALS = "seals"
+BROKEN_SEALS = "seals.broken"
 MODELS = "models"
 PRIVATE_KEY = "receipt-key.pem"
 PUBLIC_KEY = "receipt-key.pub.pem"

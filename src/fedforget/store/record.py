@@ -1,48 +1,43 @@
-"""``record.db``: the audit trail. Requests with their outcome, events in a hash chain, versions, metrics.
+"""``record.db``: the audit trail. Requests with their outcome, events in a hash chain, versions.
 
-The record is not part of the run's function. About erased data it holds only keyed pseudonyms and MACs of superseded
-digests. The ids of a request are here only until it is purged: in ``waiting``, or in the intent of its batch.
+The record is not part of the run's function. It is appended to and never rebuilt, so that its cost does not grow with
+its length. About erased data it holds only keyed pseudonyms and MACs of superseded digests. What it holds for a time,
+such as the ids of a request until it is purged, is encrypted with a key that is then dropped (``requests.vault``).
 """
 
 from __future__ import annotations
 
 import json
-import secrets
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedforget.disk.column_checks import is_blob, is_name, is_text, is_whole
+from fedforget.disk.column_checks import is_name, is_text, is_whole
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_names
 from fedforget.errors import InvalidInput
 from fedforget.requests import chain, schema
-from fedforget.requests.batches import Batches
+from fedforget.requests.batches import Batches, DerivedTable
 from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
 from fedforget.requests.policy import Policy
 from fedforget.requests.pseudonyms import Pseudonyms
-from fedforget.store import environments, hints, metrics, seals
+from fedforget.requests.vault import Vault
+from fedforget.store import environments, hints
 from fedforget.store.environments import Environments
-from fedforget.store.metrics import Metrics
-from fedforget.store.seals import Seals
-
-_KEY_BYTES = 32
 
 SCHEMA = f"""
 CREATE TABLE record (
-    key TEXT PRIMARY KEY, value NOT NULL,
+    key TEXT PRIMARY KEY, value ANY NOT NULL,
     CHECK (CASE key
-        WHEN 'key' THEN {is_blob("value", _KEY_BYTES)}
+        WHEN 'pseudonym_key' THEN {is_whole("value", 1)}
         WHEN 'tainted' THEN {is_whole("value", 0, 1)}
         WHEN 'policy' THEN {is_name("value")}
         WHEN 'receipt_key' THEN {is_name("value")}
         WHEN 'learner' THEN {is_text("value")}
         ELSE 0 END)
-) WITHOUT ROWID;
+) STRICT, WITHOUT ROWID;
 {schema.SCHEMA}
 {chain.SCHEMA}
-{seals.SCHEMA}
-{metrics.SCHEMA}
 {environments.SCHEMA}
 """
 FORGOTTEN = "record forgotten"
@@ -54,18 +49,19 @@ class Record:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.chain = EventChain(database)
-        self.metrics = Metrics(database)
-        self.seals = Seals(database)
-        self.pseudonyms = Pseudonyms(database)
+        self.vault = Vault(database)
+        self.pseudonyms = Pseudonyms(database, self.vault)
         self.environments = Environments(database)
-        self.book = RequestBook(database, self.chain, self.pseudonyms)
-        self.batches = Batches(database, self.chain, self.pseudonyms, (self.metrics, self.environments))
+        self.derived: list[DerivedTable] = [self.environments]
+        self.book = RequestBook(database, self.chain, self.pseudonyms, self.vault)
+        self.batches = Batches(database, self.chain, self.pseudonyms, self.vault, self.derived)
 
     def create(self, seed_origin: str, learner: Mapping[str, str]) -> None:
-        """Write the first rows. ``learner``: the names of the module's parts and of the loss."""
+        """Write the first rows and the file of keys. ``learner``: the names of the module's parts and of the loss."""
+        self.vault.keys.create()
         with self.database.transaction():
             self.database.run("INSERT INTO record VALUES ('learner', ?)", (json.dumps(learner),))
-            self.database.run("INSERT INTO record VALUES ('key', ?)", (secrets.token_bytes(_KEY_BYTES),))
+            self.database.run("INSERT INTO record VALUES ('pseudonym_key', ?)", (self.pseudonyms.new_key(),))
             self.database.run("INSERT INTO record VALUES ('tainted', 0)")
             self.chain.append("created", {"seed_origin": seed_origin})
 
@@ -117,16 +113,19 @@ class Record:
     @property
     def forgotten_at(self) -> int:
         """The sequence number of the last ``forget_itself`` event, or 0."""
-        return max((event.sequence for event in self.chain.events() if event.kind == FORGOTTEN), default=0)
+        return self.chain.last_of(FORGOTTEN)
 
     def forget_itself(self) -> None:
-        """Destroy the key and everything derived from it, so that no id can be linked to a request any more."""
-        if self.book.pending() or self.batches.unfinished():
+        """Give up the key and everything derived from it, so that no id can be linked to a request any more.
+
+        The key is dropped when the run is closed.
+        """
+        if self.book.has_pending or self.batches.are_unfinished:
             command = hints.run_pending(self.database.path.parent, everything=True)
             raise InvalidInput("a request is pending", hint=f"carry it out with {command}, or cancel it, first")
         with self.database.transaction():
-            self.database.run("UPDATE record SET value = ? WHERE key = 'key'", (secrets.token_bytes(_KEY_BYTES),))
+            self.database.run("UPDATE record SET value = ? WHERE key = 'pseudonym_key'", (self.pseudonyms.new_key(),))
             self.database.run("DELETE FROM erased")
             self.database.run("DELETE FROM keys")
-            self.database.run("UPDATE requests SET model_mac = NULL")
+            self.database.run("UPDATE batches SET model_mac = NULL")
             self.chain.append(FORGOTTEN, {})

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
+from fedforget.requests.chain import about
 from fedforget.requests.lifecycle import GUARANTEE_PATH, Basis, Stage
+from fedforget.requests.vault import MODEL
 from fedforget.store.record import Record
 
 _COMPARED = (
@@ -18,44 +22,64 @@ def find_problem(record: Record, seed_origin: str | None = None) -> str | None:
     return record.chain.problem() or _event_problem(record, seed_origin) or _pseudonym_problem(record)
 
 
+@dataclass(slots=True)
+class _Replayed:
+    """What the events say."""
+
+    requests: dict[str, dict[str, Any]] = field(default_factory=dict)
+    batches: dict[str, dict[str, Any]] = field(default_factory=dict)
+    tainted: bool = False
+    origin: str | None = None
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        kind = event["kind"]
+        self.origin = event.get("seed_origin", self.origin)
+        if kind == "reseeded":
+            self.tainted = False
+        if kind == "added":
+            self.tainted |= event.get("basis") != Basis.EXOGENOUS
+        if kind == Stage.CANCELLED:
+            self.tainted |= event.get("cancelled_basis") != Basis.EXOGENOUS
+        if "request" in event:
+            told = self.requests.setdefault(event["request"], {})
+            told |= {**event, "state": kind if kind in list(Stage) else told.get("state")}
+            self.tainted |= event.get("guarantee") == GUARANTEE_PATH and told.get("basis") != Basis.EXOGENOUS
+        elif kind in list(Stage):
+            self.batches.setdefault(event.get("batch", ""), {}).update({**event, "state": kind})
+
+    def of(self, request: str) -> dict[str, Any]:
+        """Return what is said about a request, with what is said about its batch. Completion may lower a guarantee."""
+        told = self.requests[request]
+        shared = self.batches.get(told.get("batch", ""), {})
+        return {**told, **{name: shared[name] for name in ("state", "guarantee") if name in shared}}
+
+
 def _event_problem(record: Record, seed_origin: str | None) -> str | None:
     """Replay the events and compare the result with the tables."""
-    replayed: dict[str, dict[str, Any]] = {}
-    tainted, origin = False, None
+    replayed = _Replayed()
     for event in record.events():
-        origin = event.get("seed_origin", origin)
-        if event["kind"] == "reseeded":
-            tainted = False
-        if event["kind"] == "added":
-            tainted |= event.get("basis") != Basis.EXOGENOUS
-        if event["kind"] == Stage.CANCELLED:
-            tainted |= event.get("cancelled_basis") != Basis.EXOGENOUS
-        if "request" in event:
-            about = replayed.setdefault(event["request"], {})
-            state = event["kind"] if event["kind"] in list(Stage) else about.get("state")
-            about |= {**event, "state": state}
-            if "guarantee" in event and event["kind"] != Stage.COMPLETED:  # completion may only lower it
-                tainted |= event["guarantee"] == GUARANTEE_PATH and about.get("basis") != Basis.EXOGENOUS
+        replayed.add(event)
     stored = {receipt.id: receipt.as_dict() for receipt in record.book.receipts()}
-    if replayed.keys() != stored.keys() or any(
-        about.get(key) != stored[request][key] for request, about in replayed.items() for key in _COMPARED
+    if replayed.requests.keys() != stored.keys() or any(
+        replayed.of(request).get(name) != told[name] for request, told in stored.items() for name in _COMPARED
     ):
         return "the requests of the record are not those of its events"
-    if tainted != record.book.tainted or (seed_origin or origin) != origin:
+    if replayed.tainted != record.book.tainted or (seed_origin or replayed.origin) != replayed.origin:
         return "the record's account of its seeds is not that of its events"
     return None
 
 
 def _pseudonym_problem(record: Record) -> str | None:
     """Check the MACs of model digests, and that every erasure left its pseudonym."""
-    ended = {event.body.get("request", ""): event.sequence for event in record.chain.events()}
     traced = {request for (request,) in record.database.rows("SELECT request FROM erased")}
     forgotten_at = record.forgotten_at
-    for identifier, state, model, mac in record.database.rows(
-        "SELECT id, state, model_digest, model_mac FROM requests"
-    ):
-        if model is not None and mac is not None and record.pseudonyms.mac("model", model.encode()) != mac:
-            return f"the model digest of request {identifier} was altered"
-        if state not in _LEAVES_NO_TRACE and identifier not in traced and ended[identifier] > forgotten_at:
-            return f"request {identifier} has lost its pseudonym"
+    ended = {about(event.body): event.sequence for event in record.chain.events() if event.kind in list(Stage)}
+    for receipt in record.book.receipts():
+        gone = receipt.state not in _LEAVES_NO_TRACE and ended.get(receipt.batch_id, 0) > forgotten_at
+        if gone and receipt.id not in traced:
+            return f"request {receipt.id} has lost its pseudonym"
+    for batch, model_of, mac in record.database.rows("SELECT batch_id, model_of, model_mac FROM batches"):
+        model = None if model_of is None or mac is None else record.vault.get(MODEL, model_of)
+        if model is not None and record.pseudonyms.mac("model", model) != mac:
+            return f"the model digest of batch {batch} was altered"
     return None

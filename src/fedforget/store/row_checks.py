@@ -27,16 +27,30 @@ def validate_server(database: Database, plan: Plan) -> None:
 
 def validate_record(database: Database) -> None:
     values = dict(database.rows("SELECT key, value FROM record"))
-    for key in ("key", "tainted"):
+    for key in ("pseudonym_key", "tainted"):
         _require(database, key in values, key)
     _require(database, bool(database.rows("SELECT 1 FROM events LIMIT 1")), "the trail of events")
     if "policy" in values:
         _require(database, _is_policy(values["policy"]), "policy")
     times = database.rows("SELECT received FROM requests UNION SELECT deadline FROM requests")
     _require(database, all(_is_time(time) for (time,) in times if time is not None), "the time of a request")
-    lost = "SELECT 1 FROM {0} WHERE {1} NOT IN (SELECT id FROM requests) LIMIT 1"
-    for table, column in (("waiting", "request"), ("erased", "request"), ("aliases", "request")):
-        _require(database, not database.rows(lost.format(table, column)), f"a request in {table}")
+    lost = "SELECT 1 FROM {0} WHERE {1} IS NOT NULL AND {1} NOT IN (SELECT {2} FROM {3}) LIMIT 1"
+    for table, column, own, other in _REFERENCES:
+        _require(database, not database.rows(lost.format(table, column, own, other)), f"what {table} refers to")
+    [(wrong,)] = database.rows(
+        "SELECT count(*) FROM waiting JOIN requests USING (number) WHERE state <> 'accepted' OR batch_id IS NOT NULL"
+    )
+    _require(database, not wrong, "the state of a request that waits")
+
+
+_REFERENCES = (
+    ("waiting", "number", "number", "requests"),
+    ("waiting", "key", "key", "waiting_keys"),
+    ("erased", "request", "id", "requests"),
+    ("aliases", "request", "id", "requests"),
+    ("intents", "batch_id", "batch_id", "batches"),
+    ("requests", "batch_id", "batch_id", "batches"),
+)
 
 
 def _require(database: Database, holds: bool, what: str) -> None:

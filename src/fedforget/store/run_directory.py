@@ -5,7 +5,10 @@ server.db   function: seed, roster with commitments, rounds, digests of kept sta
 clients-*.book  function: each client's seed, sample ids with content digests
 uses.db     function: first uses and witnesses of the clients
 models/     function: one safetensors file per kept round, named by digest
-record.db   record: requests, receipts, events, metrics
+metrics.db  record: measurements
+record.db   record: requests, receipts, events
+record.keys record: keys for what the record holds only for a time
+seals       digests of the databases at the last closing; absent while a process writes
 inbox/      requests submitted while another process had the run open
 receipt-key.pem, receipt-key.pub.pem   sign and verify receipts
 lock        held by the writing process
@@ -25,15 +28,18 @@ from fedforget.disk.door import Door
 from fedforget.disk.files import TEMPORARY, storage_errors, write_durably
 from fedforget.disk.lock import RunLock, exclusive_section, require_idle, shared_lock
 from fedforget.disk.read_only import JOURNAL
+from fedforget.disk.seen import Signature, settled_signature
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import CommitsLost, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.requests.inbox import Inbox
 from fedforget.store import crash_check, hints, plan_file
-from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts, digest_of
+from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts, sealed_digest, sum_text
 from fedforget.store.client_store import ClientStore
-from fedforget.store.names import BOOKS, SERVER, USES
+from fedforget.store.metrics import Metrics
+from fedforget.store.names import BOOKS, METRICS, RECORD, SERVER, USES
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
+from fedforget.store.seals import SEALED, Seal, Seals
 from fedforget.store.server_store import ServerStore
 
 _LARGE = 2**20  # bytes from which a model is slow to write
@@ -47,18 +53,21 @@ class OpenRun:
     file: PlanFile
     server: ServerStore
     clients: ClientStore
+    metrics: Metrics
     record: Record
     inbox: Inbox
-    sealed_books: dict[str, str] = field(default_factory=dict)  # digests of the clients' books
+    seals: dict[str, Seal] = field(default_factory=dict)  # at the last closing; none after a crash
+    read_whole: dict[str, Signature | None] = field(default_factory=dict)  # files compared with their seals
     crashed: bool = False  # the last writer did not close it properly
+    _broken: bool = False  # the seals, by this process
     _behind: WriteBehind | None = None
 
     def require_whole(self) -> None:
         """After a crash, raise CommitsLost if the databases contradict each other."""
         crash_check.require_whole(self.server, self.clients, self.record)
 
-    def databases(self) -> tuple[Database, Database, Database]:
-        return self.server.database, self.clients.database, self.record.database
+    def databases(self) -> tuple[Database, Database, Database, Database]:
+        return self.server.database, self.clients.database, self.metrics.database, self.record.database
 
     def commit_to(self, commitment: bytes) -> str:
         """Write the commitment to a new server seed into the plan and return its digest. Nothing else in it changes."""
@@ -75,51 +84,77 @@ class OpenRun:
     @property
     def is_writing(self) -> bool:
         """Whether anything was written since the run was opened or sealed."""
-        return any(database.is_writing for database in self.databases())
+        return self._broken
 
     def begin_writing(self) -> None:
         """Break the seals before any other byte changes, and clean up after a crash. The first write calls this."""
+        if self._broken:
+            return
         with exclusive_section(self.path):
-            self.record.database.begin_writing()
-            self.record.seals.break_all()
-            self.server.database.begin_writing()
-            self.clients.database.begin_writing()
+            Seals(self.path).break_all()
+            self._broken = True
+            for database in self.databases() if self.crashed else ():
+                database.begin_writing()
+        if not self.crashed:
+            self.record.vault.begin()
         self._clean(rewind=self.crashed)
         self._write_behind(WriteBehind(low_priority=self.server.models.size_of_one() >= _LARGE))
 
-    def seal(self, last: Callable[[], None] = lambda: None) -> None:
-        """Rewrite the files in canonical form and seal them. Nothing is left of what was deleted.
+    def seal(self, last: Callable[[], None] | None = None) -> None:
+        """Rewrite what changed of the function in canonical form, drop keys and seal. Nothing deleted can be read.
 
-        ``last`` makes changes to the record that may only be found together with the rewritten files. Writing again
-        begins anew.
+        ``last`` makes the changes to the record that say so. Writing again begins anew.
         """
         if self._behind is not None:
             self._behind.finish()
         self._write_behind(None)
-        self.server.models.keep_only(self.server.kept().values())
+        if self.server.database.is_writing:
+            self.server.models.keep_only(self.server.kept().values())
         if self.clients.database.changed or self.crashed:
             self.clients.uses.store_digest()
+        rebuilt = {}
         with exclusive_section(self.path):
-            for database in (self.server.database, self.clients.database):
+            for name, database in zip((SERVER, USES, METRICS), self.databases(), strict=False):
                 if database.changed or self.crashed:
                     database.close_canonical()
-                else:
+                    rebuilt[name] = database
+                elif database.is_writing:
                     database.close()
-            self.record.database.stage_changes()
-            last()
-            with storage_errors(self.path):
-                self.sealed_books |= {
-                    name: digest_of(self.path, name)
-                    for name in BOOKS
-                    if name in self.clients.books.changed or name not in self.sealed_books
-                }
-                digests = {name: digest_of(self.path, name) for name in (SERVER, USES)}
-                self.record.seals.set({**digests, **self.sealed_books}, self.clients.books.roots())
-            self.record.database.close_canonical()
-            for database in self.databases():
+                    database.reopen()
+            self._close_record(last)
+            self._set_seals({*rebuilt, *self.clients.books.changed})
+            for database in rebuilt.values():
                 database.reopen()
         self.clients.books.changed.clear()
-        self.crashed = False
+        self.crashed = self._broken = False
+
+    def _close_record(self, last: Callable[[], None] | None) -> None:
+        """Drop the keys that nothing needs any more, and only then call ``last``, which says so."""
+        vault, database = self.record.vault, self.record.database
+        vault.renew_spent()
+        vault.drop_unused(finishing=last is not None)
+        if last is not None:
+            last()
+        if database.is_writing:
+            database.close_folded()
+            database.reopen()
+
+    def _set_seals(self, changed: Collection[str]) -> None:
+        """Seal every file. A file that did not change keeps its seal."""
+        door, total = Door(self.path), self.record.database.page_sum
+        roots = self.clients.books.roots()
+        with storage_errors(self.path):
+            for name in SEALED:
+                if name in changed or name not in self.seals:
+                    found = sealed_digest(self.path, name)
+                elif name == RECORD and total is not None:
+                    found = sum_text(total)
+                else:
+                    if name in self.read_whole and (name not in BOOKS or self.clients.books.is_open(name)):
+                        self.seals[name] = replace(self.seals[name], seen=self.read_whole[name])
+                    continue
+                self.seals[name] = Seal(found, roots.get(name), settled_signature(door, name))
+        Seals(self.path).set(self.seals)
 
     def _abandon(self, error: BaseException) -> None:
         """Leave the run after an error: sealed where that is possible, else to be cleaned up by the next writer."""
@@ -144,15 +179,14 @@ class OpenRun:
                 if leftover.is_symlink() or not leftover.is_dir():  # FedForget never creates such a directory
                     leftover.unlink()
         self.inbox.clean()
-        self.server.models.keep_only(self.server.kept().values())
         if rewind:
+            self.server.models.keep_only(self.server.kept().values())
             rounds_done = self.server.stored_rounds_done()
             self.clients.rewind(rounds_done, self.server.steps_of(rounds_done))
 
     def before_book(self) -> None:
         """Prepare for replacing a client's book: every earlier write is on disk, and the seals are broken."""
-        if not self.is_writing:
-            self.begin_writing()
+        self.begin_writing()
         if self._behind is not None:
             self._behind.flush()
 
@@ -199,13 +233,14 @@ def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False
 
     ``only_idle``: raise RunBusy if a process writes the run, UnfinishedRequest if a request was interrupted. Callers
     that only describe a run pass False; nothing relies on the seeds then, so they are not checked.
-    ``skip_seed_check``: the caller checks the seeds itself and reports every mismatch.
+    ``skip_seed_check``: the caller checks the seeds itself and reports every mismatch. No file is trusted unread then.
     """
     plan_file.require_plan(path)
     with require_idle(path) if only_idle else contextlib.nullcontext(), shared_lock(path):
-        run = _open(path, skip=(SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ())
+        skipped = (SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ()
+        run = _open(path, skipped, trusting=not skip_seed_check)
         try:
-            if only_idle and run.record.batches.unfinished():
+            if only_idle and run.record.batches.are_unfinished:
                 raise unfinished_error(path)
             if only_idle and run.crashed:
                 _rewind_privately(run)
@@ -230,17 +265,19 @@ def _rewind_privately(run: OpenRun) -> None:
         run.clients.rewind(done, last)
 
 
-def _open(path: Path, skip: Collection[str] = ()) -> OpenRun:
+def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True) -> OpenRun:
     """Open and check every part of a run. The caller holds ``shared_lock``."""
     with contextlib.ExitStack() as opened, storage_errors(path):
-        parts = Parts(path, opened)
+        parts = Parts(path, opened, trusting=trusting)
         for fact in parts.facts():
             if fact.name not in skip:
                 fact.check()
-        file, server, clients, trail = parts.file, parts.server, parts.clients, parts.record
-        if file is None or server is None or clients is None or trail is None:
+        file, server, clients, found, trail = parts.file, parts.server, parts.clients, parts.metrics, parts.record
+        if file is None or server is None or clients is None or found is None or trail is None:
             raise AssertionError("a part is missing although every fact holds")
-        run = OpenRun(path, file, server, clients, trail, Inbox(path), parts.sealed_books(), crashed=not parts.sealed)
+        run = OpenRun(path, file, server, clients, found, trail, Inbox(path), parts.seals, parts.read_whole)
+        run.crashed = not parts.sealed
+        trail.derived.append(found)
         server.commit_to = run.commit_to
         opened.pop_all()
     return run

@@ -1,51 +1,104 @@
-"""Seals: digests of a run's files at its last closing. Absent while a process writes the run, and after a crash."""
+"""Seals: digests of a run's databases at its last closing. Absent while a process writes the run, and after a crash.
+
+They are in a small file of their own, which is written last and moved aside before any other byte changes. It also
+holds the signatures of the files (``disk.seen``): a file that the file system says is unchanged since FedForget wrote
+or read it as a whole is not read as a whole again.
+"""
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
-from fedforget.disk.column_checks import check, is_blob, is_name
-from fedforget.disk.database import Database
+from fedforget.disk.door import Door
+from fedforget.disk.files import digest, storage_errors, sync_directory, write_durably
+from fedforget.disk.parsing import parse_object
+from fedforget.disk.seen import Signature, boot, signature
+from fedforget.errors import RunDamaged
+from fedforget.store.names import BOOKS, BROKEN_SEALS, METRICS, RECORD, SEALS, SERVER, USES
 
-SCHEMA = f"""
-CREATE TABLE seals (
-    file TEXT PRIMARY KEY {check(is_name("file"))},
-    digest TEXT NOT NULL {check(is_name("digest"))},
-    root BLOB {check(is_blob("root", 32), optional="root")}
-) WITHOUT ROWID;
-"""
-OWN_SEAL = "record"
+SEALED = (SERVER, USES, METRICS, *BOOKS, RECORD)
+_LARGEST = 2**16  # bytes
+_HEX = frozenset("0123456789abcdef")
+_LENGTH = 64
+_HINT = "restore it from a backup; without it the next command examines the run as after a crash"
+
+
+@dataclass(frozen=True, slots=True)
+class Seal:
+    """The digest of a file. ``root``: of a clients' book, its root. ``seen``: the signature of the file."""
+
+    digest: str
+    root: bytes | None = None
+    seen: Signature | None = None
 
 
 class Seals:
-    """The table ``seals``: digests of the other databases and of the record itself."""
+    """The file ``seals``."""
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._door = Door(run)
 
-    def all(self) -> dict[str, str]:
-        return dict(self._database.rows("SELECT file, digest FROM seals"))
+    def all(self) -> dict[str, Seal]:
+        """Return the seals by file; none if a process is writing the run, or was killed."""
+        return self._read(SEALS)
 
-    def roots(self) -> dict[str, bytes]:
-        """Return the roots of the clients' books, as they were at the last closing."""
-        return dict(self._database.rows("SELECT file, root FROM seals WHERE root IS NOT NULL"))
+    def trusts(self, name: str, seal: Seal | None) -> bool:
+        """Return whether a file is, by its signature, the one that was sealed."""
+        return seal is not None and seal.seen is not None and signature(self._door, name) == seal.seen
 
-    def set(self, digests: Mapping[str, str], roots: Mapping[str, bytes]) -> None:
-        with self._database.transaction():
-            rows = ((file, found, roots.get(file)) for file, found in digests.items())
-            self._database.run_many("INSERT INTO seals VALUES (?, ?, ?)", rows)
-            self._database.run("INSERT INTO seals VALUES (?, ?, NULL)", (OWN_SEAL, self.content_digest()))
+    def set(self, seals: Mapping[str, Seal]) -> None:
+        """Write the seals, durably."""
+        about = {
+            name: [seal.digest, None if seal.root is None else seal.root.hex(), seal.seen]
+            for name, seal in seals.items()
+        }
+        text = json.dumps({"boot": boot(), "files": about}).encode()
+        write_durably(self._run / SEALS, digest(text).encode() + b"\n" + text, mode=0o600)
+        with storage_errors(self._run / BROKEN_SEALS):
+            (self._run / BROKEN_SEALS).unlink(missing_ok=True)
 
     def break_all(self) -> None:
-        with self._database.transaction():
-            self._database.run("DELETE FROM seals")
+        """Move the seals aside, durably. What they say about unchanged files can still be read."""
+        with storage_errors(self._run / SEALS):
+            if self._door.status(SEALS) is not None:
+                (self._run / SEALS).replace(self._run / BROKEN_SEALS)
+                sync_directory(self._run)
 
-    def content_digest(self) -> str:
-        """Return the digest of every row of the database except its own seal."""
-        hasher = hashlib.blake2b(digest_size=32, person=b"fedforget/record")
-        for (table,) in self._database.rows("SELECT name FROM sqlite_schema WHERE type = 'table' ORDER BY name"):
-            for row in self._database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (our own table names)
-                if not (table == "seals" and row[0] == OWN_SEAL):
-                    hasher.update(repr((table, row)).encode())
-        return hasher.hexdigest()
+    def broken(self) -> dict[str, Seal]:
+        """Return the seals that the process at work moved aside."""
+        return self._read(BROKEN_SEALS)
+
+    def _read(self, name: str) -> dict[str, Seal]:
+        try:
+            found = self._door.read(name, _LARGEST)
+        except FileNotFoundError:
+            return {}
+        known, _, text = found.partition(b"\n")
+        try:
+            raw = parse_object(text if digest(text).encode() == known else b"")
+            seals = {str(file): _seal(*about) for file, about in raw["files"].items()}
+            here = raw["boot"] is not None and raw["boot"] == boot()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunDamaged(f"{self._run / name} is damaged: it is not what was written", hint=_HINT) from error
+        if seals.keys() != set(SEALED):
+            raise RunDamaged(f"{self._run / name} is damaged: its seals are not those of a run", hint=_HINT)
+        return seals if here else {file: replace(seal, seen=None) for file, seal in seals.items()}
+
+
+def _seal(found: Any, root: Any, seen: Any) -> Seal:
+    if not isinstance(found, str) or len(found) != _LENGTH or not _HEX.issuperset(found):
+        raise ValueError("it is not a digest")
+    signed = None if seen is None else tuple(seen)
+    if signed is not None and not all(type(each) is int for each in signed):
+        raise ValueError("it is not a signature")
+    return Seal(found, None if root is None else bytes.fromhex(root), signed)
+
+
+def roots_in(seals: Mapping[str, Seal], names: Collection[str] = BOOKS) -> dict[str, bytes]:
+    """Return the roots of the clients' books in these seals."""
+    return {name: seal.root for name, seal in seals.items() if name in names and seal.root is not None}

@@ -156,7 +156,7 @@ def check_with_run(
 
 def _problems(statement: Statement, run: OpenRun) -> list[str]:
     identifier, chain = statement["predicate"]["request"]["id"], run.record.chain.events()
-    known = run.record.book.receipts(chain)
+    known = run.record.book.receipts_of([identifier])
     receipt = next((each for each in known if each.id == identifier and not each.is_open), None)
     if receipt is None:
         other = "it is another run, or its record was cut off"

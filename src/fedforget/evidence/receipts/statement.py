@@ -8,7 +8,7 @@ from typing import Any
 
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts.shape import PREDICATE, STATEMENT
-from fedforget.requests.chain import Event
+from fedforget.requests.chain import Event, about
 from fedforget.requests.lifecycle import Receipt, Stage
 from fedforget.store.run_directory import OpenRun
 
@@ -28,7 +28,8 @@ class Ending:
     @classmethod
     def read(cls, run: OpenRun, receipt: Receipt, chain: Sequence[Event]) -> Ending:
         """Find a finished request in the events of a run."""
-        events = {event.kind: event for event in chain if event.body.get("request") == receipt.id}
+        own = (receipt.id, receipt.batch_id)  # a batch comes to its stages as a whole
+        events = {event.kind: event for event in chain if about(event.body) in own and about(event.body) is not None}
         needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
         if not needed <= events.keys():
             raise RunDamaged(
