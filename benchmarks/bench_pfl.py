@@ -7,7 +7,8 @@ its mini-batches from a new order of its samples. They take turns, run by run: F
 pool's section, FedForget, and so on; each of pfl's is compared with the mean of FedForget's before and after it. Times
 of a round are the mean of a run's rounds without the first few. pfl gives whole clients to workers: with K=5 on two
 workers one of them trains three, while the pool cuts the fifth client in two. With K=4 there is nothing to cut. The
-ratio of processor time leaves out waiting, and what other programs do to the clock.
+ratio of processor time leaves out waiting, and what other programs do to the clock. One turn on a busy machine says
+little by the clock: compare the loads.
 """
 
 from __future__ import annotations
