@@ -168,7 +168,7 @@ def _bars(axes: Axes, title: str, rows: list[tuple[str, list[float], float, str]
         took = f"{seconds:.2f} s" if seconds >= 0.5 else f"{1e3 * seconds:.0f} ms"
         axes.annotate(
             f"{middle:.3g} ×  ({took})",
-            (max(1.0, *ratios) if len(ratios) > 1 else 1.0, place),
+            (max(1.0, *ratios), place),
             (6, 0),
             textcoords="offset points",
             va="center",

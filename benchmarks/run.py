@@ -223,7 +223,9 @@ def draw(sections: list[Section], directory: Path) -> None:
     """The pictures, from what the sections handed over."""
     data = {made["name"]: made["data"] for made in sections if "data" in made}
     if "pool" in data:
-        plots.draw_training(directory / TRAINING, data["pool"], [*data.get("flower", []), *data.get("pfl", [])])
+        beside = [*data.get("flower", []), *data.get("pfl", [])]
+        repeated = [bars for bars in beside if len(bars["other_ratios"]) > 1]  # a single turn is not worth a bar
+        plots.draw_training(directory / TRAINING, data["pool"], repeated)
     if "growth" in data:
         plots.draw_growth(directory / GROWTH, data["growth"])
     if "requests" in data:
@@ -236,7 +238,7 @@ def draw(sections: list[Section], directory: Path) -> None:
 def picture(made: Section) -> list[str]:
     """The picture of a section, if it has one."""
     shown = {
-        "pool": f"![Time of a round: bare loop, FedForget, pfl, Flower](images/{TRAINING})",
+        "pool": f"![Time of a round: bare loop, FedForget, other simulators](images/{TRAINING})",
         "growth": f"![Time of a round and peak memory by K, E, R, M and N](images/{GROWTH})",
         "requests": f"![What a request costs by clients, samples and requests met before](images/{REQUESTS})",
     }
