@@ -55,6 +55,45 @@ def test_every_command_is_documented() -> None:
     assert missing == []
 
 
+def commands_in(text: str) -> set[tuple[str, ...]]:
+    """The commands that a text gives in code, without options: the program's name and what follows it in lower case."""
+    spans = re.findall(r"`fedforget ([^`]+)`", text)
+    return {tuple(re.match(r"[a-z-]+(?: [a-z-]+)*", span)[0].split()) for span in spans}  # type: ignore[index]
+
+
+def options_in(text: str) -> dict[tuple[str, ...], set[str]]:
+    found: dict[tuple[str, ...], set[str]] = {}
+    for span in re.findall(r"`fedforget ([^`]+)`", text):
+        (name,) = commands_in(f"`fedforget {span}`")
+        found.setdefault(name, set()).update(re.findall(r"--[a-z-]+", span))
+    return found
+
+
+def test_every_command_of_the_claims_exists_with_its_options() -> None:
+    group = typer.main.get_command(cli.app)
+    named = options_in(text_of("claims.md"))
+    assert len(named) > 5
+    for words, options in named.items():
+        command: click.Command = group
+        for word in words:
+            assert isinstance(command, click.Group), words
+            command = command.commands[word]
+        known = {name for parameter in command.params for name in parameter.opts}
+        assert options <= known, (words, options - known)
+
+
+def test_every_claim_names_its_support_and_a_command() -> None:
+    rows = rows_of(text_of("claims.md"))[1:]
+    assert len(rows) > 10
+    for claim, support, command, excluded in rows:
+        assert claim.startswith("**")
+        assert commands_in(command) or "search the directory" in command, claim
+        assert "tests/" in support, claim
+        assert len(excluded) > 20, claim
+        for file in re.findall(r"`(tests/[^`]+)`", support):
+            assert (ROOT / file).is_file(), file
+
+
 # Exit codes
 
 

@@ -29,11 +29,12 @@ from fedforget.requests.selection import Selection
 from fedforget.session import deferral
 from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
 from fedforget.session.engine import Engine, Model
+from fedforget.session.exporting import export_run
 from fedforget.session.options import RoundOptions
 from fedforget.session.preview import preview
 from fedforget.session.session import Session
 from fedforget.session.starting import create_run, require_no_file, require_same
-from fedforget.session.status import Status, export_run, status_of
+from fedforget.session.status import Status, status_of
 from fedforget.session.workforce import INLINE, Workforce
 from fedforget.store import plan_file, run_directory
 from fedforget.store.plan_file import PlanFile
@@ -287,7 +288,10 @@ class Run:
             return rebuild_files(run, self._engine, on_round)
 
     def export(self, file: str | Path) -> Path:
-        """Write the current model as a PyTorch state_dict, or as safetensors if the file has that suffix."""
+        """Write the current model as a PyTorch state_dict, or as safetensors if the file has that suffix.
+
+        The record notes it, if the run can be written: receipts name the exports that are out of reach.
+        """
         place = path_of(file, "a model")
         export_run(self.path, place)
         return place

@@ -65,7 +65,7 @@ def test_a_workforce_that_cannot_be_is_refused_before_anything_is_created(tmp_pa
     [
         ("fedforget run-p", "run-pending"),
         ("fedforget forget --idem", "--idempotency-key"),
-        ("fedforget receipt v", "verify"),
+        ("fedforget receipt s", "show"),
     ],
 )
 def test_the_shell_completes_commands_and_options(words: str, expected: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedforget.disk.lock import RunLock
-from tests.cli.commandline import PLAN, copy, function_of, good, good_json, refused, requests_file
+from tests.cli.commandline import PLAN, call, copy, function_of, good, good_json, refused, requests_file, train
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +127,42 @@ def test_receipt_verify_reports_the_guarantee(tmp_path: Path) -> None:
     assert over in told["note"]
     shown = good("receipt", "show", run, receipt["id"])
     assert json.loads(shown.out)["payload"]
-    assert shown.err.startswith("note: a request was model-informed or of unknown basis")
-    assert over in shown.err
+    superseded, tainted = shown.err.splitlines()
+    assert superseded.startswith("note: later requests changed the data: this receipt holds no proof of absence")
+    assert tainted.startswith("note: a request was model-informed or of unknown basis")
+    assert over in tainted
+
+
+def test_receipt_is_opened_and_its_series_checked_on_the_command_line(tmp_path: Path) -> None:
+    run, key = tmp_path / "run", tmp_path / "run" / "receipt-key.pub.pem"
+    train(run)
+    files, opening, links = (
+        [tmp_path / f"{number}.json" for number in range(3)],
+        tmp_path / "o.json",
+        tmp_path / "l.json",
+    )
+    receipt: dict[str, str] = {}
+    for file, client in zip(files, ("3", "2", "1"), strict=True):
+        (receipt,) = good_json("forget", run, "--client", client, "--basis", "exogenous")["receipts"]
+        good("receipt", "show", run, receipt["id"], "--out", file)
+        told = good("receipt", "show", run, receipt["id"], "--opening", client, "--out", opening)
+        assert "can tell from the receipt whom it is about" in told.err
+        told = good_json("receipt", "verify", file, "--key", key, "--opening", opening)
+        assert (told["absence_shown"], told["presence_shown"], told["opened"]) == (True, True, True)
+        assert "not shown: that the same record" in good("receipt", "verify", file, "--key", key).out
+    error = refused(13, "receipt-refused", "receipt", "verify", files[0], "--key", key, "--opening", opening)
+    assert "belongs to request" in error["message"]
+    error = refused(3, "invalid-input", "receipt", "show", run, receipt["id"], "--opening", "4")
+    assert "was not for client 4" in error["message"]
+    refused(3, "invalid-input", "receipt", "show", run, receipt["id"], "--sample", "4")
+    refused(3, "invalid-input", "receipt", "show", run, receipt["id"], "--opening", "1", "--public")
+    assert good_json("receipt", "verify-series", *files, "--key", key)["ok"]
+    gap = (files[0], files[2])
+    result = call("receipt", "verify-series", *gap, "--key", key)
+    assert result.code == 13
+    assert "problem: it is not shown" in result.out
+    good("receipt", "link", run, *gap, "--key", key, "--out", links)
+    assert good_json("receipt", "verify-series", *gap, "--key", key, "--links", links)["links_used"] == 1
 
 
 def test_forgetting_the_record_needs_a_yes(run: Path) -> None:

@@ -88,9 +88,9 @@ def test_every_generated_key_is_accepted() -> None:
 
 
 STATEMENT = {
-    "_type": "https://in-toto.io/Statement/v1", "subject": [], "predicateType": "urn:fedforget:receipt:1",
+    "_type": "https://in-toto.io/Statement/v1", "subject": [], "predicateType": "urn:fedforget:receipt:2",
     "predicate": {
-        "chain": {"head": "00", "sequence": 1}, "form": "full",
+        "chain": {"run": "00", "head": "00", "sequence": 1, "previous": None}, "form": "full",
         "request": {"id": "r-1", "pseudonym": None, "level": "client", "basis": "unknown", "state": "rejected",
                     "times": {}, "deadline": None, "reason": "none"},
     },

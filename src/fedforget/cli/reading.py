@@ -134,10 +134,12 @@ def export(
     *,
     output: Output,
 ) -> None:
-    """Write the current model as a plain PyTorch state_dict or as safetensors."""
-    from fedforget.session.status import export_run, is_safetensors  # noqa: PLC0415
+    """Write the current model as a plain PyTorch state_dict or as safetensors, and note it in the record."""
+    from fedforget.session.exporting import export_run, is_safetensors  # noqa: PLC0415
 
-    digest, rounds_done = export_run(run, file)
+    made = export_run(run, file)
     kind = "safetensors" if is_safetensors(file) else "PyTorch state_dict"
-    facts = {"file": str(file), "format": kind, "model_digest": digest, "rounds_done": rounds_done}
+    facts = {"file": str(file), "format": kind, **asdict(made)}
     output.emit(facts, lambda: pairs(facts))
+    if not made.noted:
+        output.warn("the run cannot be written, so its record does not note this export: note it yourself")

@@ -225,15 +225,24 @@ def _comparing(run: OpenRun, found: Verification, same_environment: bool, on_rou
     return after
 
 
+@dataclass(slots=True)
+class ReplayedRounds:
+    """The result of replaying single rounds, with every difference found."""
+
+    rounds: int = 0
+    bitwise_equal: bool | None = None  # None: nothing was replayed
+    within_tolerance: bool | None = None  # only if the environment differs and the bits were not equal
+    problems: list[str] = field(default_factory=list)
+
+
 def replay_rounds(
     run: OpenRun, engine: Replayer, rounds: Sequence[int], on_round: Progress | None = None
-) -> tuple[int, list[str]]:
+) -> ReplayedRounds:
     """Replay single rounds, each from the kept state before it to the kept state at or after it.
 
-    Return the number of replayed rounds and the problems found.
+    In another environment than that of the rounds, states that are not bitwise equal are compared within ``TOLERANCE``.
     """
-    kept = run.server.kept()
-    trained, problems, known = 0, list[str](), 0
+    kept, found, known = run.server.kept(), ReplayedRounds(), 0
     for wanted in sorted(set(rounds)):
         if wanted <= known:
             continue
@@ -241,10 +250,25 @@ def replay_rounds(
         memory, clients = memory_from(run, start), clients_of(run)
         with engine.federation(clients, clients.sizes) as federation:
             learn(replaying_server(run, memory, federation, engine.aggregator()), stop, reporting(on_round))
-        if digest(encode(memory.load(stop))) != kept[stop]:
-            problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
-        trained, known = trained + stop - start, stop
-    return trained, problems
+        equal = digest(encode(memory.load(stop))) == kept[stop]
+        found.rounds, known = found.rounds + stop - start, stop
+        found.bitwise_equal = equal and found.bitwise_equal is not False
+        if equal:
+            continue
+        found.problems.append(f"the model of round {stop} is not what replaying from round {start} gives")
+        if not _trained_here(run, start, stop):
+            near = close(memory.load(stop), run.server.load(stop))
+            found.within_tolerance = near and found.within_tolerance is not False
+        else:
+            found.within_tolerance = False
+    return found
+
+
+def _trained_here(run: OpenRun, start: int, stop: int) -> bool:
+    """Return whether this environment trained the rounds after ``start`` up to ``stop``."""
+    here = arithmetic(numeric_environment())
+    trained = run.record.environments.of_rounds(stop)
+    return all(arithmetic(each.environment) == here for each in trained if each.last_round > start)
 
 
 def replaying_server(run: OpenRun, memory: ServerInMemory, federation: Federation, aggregate: Aggregator) -> Server:

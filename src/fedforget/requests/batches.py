@@ -12,9 +12,10 @@ from fedforget.disk.parsing import LONGEST
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests.chain import EventChain
 from fedforget.requests.intents import BatchFacts, Intent, Outcome
+from fedforget.requests.leaves import TargetLeaves, decode, encode
 from fedforget.requests.lifecycle import GUARANTEE_PATH, Stage
 from fedforget.requests.pseudonyms import Pseudonyms
-from fedforget.requests.vault import MODEL, STATE, Vault
+from fedforget.requests.vault import LEAVES, MODEL, STATE, Vault
 
 
 class DerivedTable(Protocol):
@@ -69,15 +70,20 @@ class Batches:
         )
         self._vault.leaves(self._waiting_numbers(batch))
         before = self._pseudonyms.mac("state", facts.state_before.encode()).hex()
+        number, mac = self.chain.length() + 1, self._pseudonyms.mac
+        targets: list[str | None] = [mac("target", each.labels).hex() for each in facts.leaves]
+        targets = targets or [None] * len(intent.ids)
+        self._vault.put(LEAVES, batch, encode(number, facts.leaves))
         shared = {
             "batch": batch,
             "guarantee": facts.guarantee,
             "before": before,
+            "data_root_before": mac("data root", facts.data_root).hex(),
             "recomputed_steps": facts.recomputed_steps,
         }
         self.chain.append_all(
-            ("begun", {"request": identifier, "first_changed_step": step, **shared})
-            for identifier, step in zip(intent.ids, steps, strict=True)
+            ("begun", {"request": identifier, "first_changed_step": step, "target": target, **shared})
+            for identifier, step, target in zip(intent.ids, steps, targets, strict=True)
         )
 
     def _waiting_numbers(self, batch_id: str) -> list[int]:
@@ -128,11 +134,32 @@ class Batches:
                 "UPDATE erased SET returned = 1 WHERE pseudonym = ?",
                 ((self._pseudonyms.of(target),) for target in back),
             )
-            self._vault.supersede(rounds_left)
+            self._supersede(rounds_left)
             if intent.decision.new_seeds is not None:
                 self.database.run("UPDATE record SET value = 0 WHERE key = 'tainted'")
                 self.chain.append("reseeded", {"seed_origin": "system"})
             self._advance(intent, Stage.REMOVED)
+
+    def _supersede(self, rounds_left: int) -> None:
+        """Drop what stood until now, except the leaves of the batches at work: their proofs will be about one state."""
+        at_work = [batch for (batch,) in self.database.rows("SELECT batch_id FROM intents ORDER BY batch_id")]
+        kept = {batch: self._vault.get(LEAVES, batch) for batch in at_work}
+        self._vault.supersede(rounds_left)
+        for batch, leaves in kept.items():
+            if leaves is not None:
+                self._vault.put(LEAVES, batch, leaves)
+
+    def standing(self) -> list[tuple[str, int, TargetLeaves]]:
+        """Return the requests whose proofs stand, with the place of their batch and their leaves; the latest first."""
+        found = []
+        for (batch,) in self.database.rows("SELECT about FROM standing WHERE kind = ?", (LEAVES,)):
+            rows = self.database.rows("SELECT id FROM requests WHERE batch_id = ? ORDER BY place", (batch,))
+            try:
+                number, leaves = decode(self._vault.get(LEAVES, batch) or b"")
+                found += [(identifier, number, each) for (identifier,), each in zip(rows, leaves, strict=bool(leaves))]
+            except ValueError as error:
+                raise RunDamaged(f"{self.database.path} is damaged: {error}") from error
+        return sorted(found, key=lambda each: each[1], reverse=True)
 
     def recomputed(self, intent: Intent) -> None:
         with self.database.transaction():
@@ -165,6 +192,9 @@ class Batches:
                     "plan": outcome.plan_digest,
                     "commitments": outcome.commitments,
                     "version": outcome.version,
+                    "learner": outcome.learner,
+                    "rounds": outcome.rounds_done,
+                    "data_root": self._pseudonyms.mac("data root", outcome.data_root).hex(),
                     "tainted": tainted,
                     "mixed_environments": outcome.mixed_environments,
                     **lowered,

@@ -13,6 +13,7 @@ from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.parsing import parse_object
+from fedforget.requests.leaves import TargetLeaves
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,8 @@ class BatchFacts:
     recomputed_steps: int = 0
     steps_alone: tuple[int, ...] = ()  # steps that carrying out each request individually would have recomputed
     state_before: str = ""  # the digest of the state before the batch
+    data_root: bytes = b""  # the root of the tree over the data before the batch
+    leaves: tuple[TargetLeaves, ...] = ()  # of each request's target
     added: Mapping[str, Any] = field(default_factory=dict)  # for the event: how many clients and samples join
 
 
@@ -37,6 +40,8 @@ class Outcome:
     commitments: str  # one digest of all of them
     version: str
     mixed_environments: bool
+    data_root: bytes = b""  # the root of the tree over the data
+    learner: str = ""  # a digest of the names of the module's parts and of the loss, and of the module's structure
 
 
 @dataclass(frozen=True, slots=True)

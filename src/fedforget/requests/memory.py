@@ -14,6 +14,7 @@ from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import ClientMemory, State
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import BatchFacts, Intent, Outcome
+from fedforget.requests.leaves import TargetLeaves
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.processor import Processor
 
@@ -194,6 +195,12 @@ class WorkInMemory:
 
     def state_digest(self) -> str:
         return ""
+
+    def data_root(self) -> bytes:
+        return b""
+
+    def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:  # noqa: ARG002
+        return ()
 
     def outcome(self) -> Outcome:
         return Outcome(0, None, "", "", "", "", mixed_environments=False)

@@ -13,6 +13,7 @@ from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import OnRound
 from fedforget.requests.intents import BatchFacts, Intent, Outcome, Pledge
+from fedforget.requests.leaves import TargetLeaves
 from fedforget.requests.lifecycle import Receipt, Stage, Submission
 
 
@@ -128,6 +129,12 @@ class Work(Protocol):
         """Report and measure rounds up to ``goal``. Yield the function to call after each round."""
 
     def state_digest(self) -> str: ...
+
+    def data_root(self) -> bytes:
+        """Return the root of the tree over the data."""
+
+    def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
+        """Return the leaves of targets that are in the data now."""
 
     def outcome(self) -> Outcome:
         """Measure the state after a batch."""

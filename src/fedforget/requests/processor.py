@@ -277,6 +277,8 @@ class _BatchJournal:
             recomputed_steps=0 if nothing_left or not changed else (goal - named.rewind_to) * plan.local_steps,
             steps_alone=tuple(rounds * plan.local_steps for rounds in alone),
             state_before=processor.work.state_digest(),
+            data_root=processor.work.data_root(),
+            leaves=processor.work.leaves_of(decided.requests),
         )
 
     def removed(self, decision: Decision) -> None:

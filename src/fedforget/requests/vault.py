@@ -16,7 +16,7 @@ from fedforget.errors import RunDamaged
 
 KEYS = "record.keys"  # beside the database
 GROUP = 256  # requests that share a key while they wait
-MODEL, STATE = "model", "state"  # kinds of what stands
+MODEL, STATE, LEAVES = "model", "state", "leaves"  # kinds of what stands
 
 
 class Vault:
@@ -127,6 +127,14 @@ class Vault:
     def supersede(self, rounds_left: int) -> None:
         """Something of the state was erased: only models up to this round stand. Call inside a transaction."""
         self._database.run("DELETE FROM standing WHERE kind <> ? OR round > ?", (MODEL, rounds_left))
+        self._renew_standing()
+
+    def drop(self, kind: str) -> None:
+        """Delete what is kept of a kind. Call inside a transaction."""
+        self._database.run("DELETE FROM standing WHERE kind = ?", (kind,))
+        self._renew_standing()
+
+    def _renew_standing(self) -> None:
         rows = self._database.rows("SELECT kind, about, key, body FROM standing")
         if rows:
             new = self.take()

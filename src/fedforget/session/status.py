@@ -6,16 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedforget.disk.files import require_place, storage_errors, write_durably
 from fedforget.disk.lock import is_at_work
-from fedforget.errors import AttentionNeeded, InvalidInput, ModelWithdrawn
+from fedforget.errors import AttentionNeeded, ModelWithdrawn
 from fedforget.requests.inbox import open_requests
 from fedforget.requests.selection import OPEN, Selection
-from fedforget.store import hints, run_directory
+from fedforget.store import hints
 from fedforget.store.run_directory import OpenRun, unfinished_error
 from fedforget.training.environment import is_mixed
 
-SAFETENSORS = ".safetensors"
 MOST_OPEN = 1000  # open requests that the status names
 
 
@@ -104,25 +102,6 @@ def attention(path: Path, status: Status) -> AttentionNeeded | None:
             hint=f"carry them out with {hints.run_pending(path)}",
         )
     return None
-
-
-def export_run(path: Path, file: Path) -> tuple[str, int]:
-    """Write the current model of a run; needs neither its module nor its data. Returns its digest and round."""
-    from fedforget.training.export import exported  # noqa: PLC0415
-
-    place = require_place(file, outside=path)
-    with storage_errors(file):  # a mistyped name must not become a new directory
-        if not file.parent.is_dir():
-            raise InvalidInput(f"there is no directory {file.parent}", hint="make it first, or export somewhere else")
-    with run_directory.reading(path) as run:
-        if not len(run.server.roster):
-            raise withdrawn_error(path)
-        write_durably(place, exported(run.server.load(run.server.rounds_done).model, is_safetensors(file)))
-        return run.server.model_digest(), run.server.rounds_done
-
-
-def is_safetensors(file: Path) -> bool:
-    return file.suffix.lower() == SAFETENSORS
 
 
 def withdrawn_error(path: Path) -> ModelWithdrawn:

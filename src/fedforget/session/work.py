@@ -11,11 +11,14 @@ from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import Outcome, Pledge
+from fedforget.requests.leaves import TargetLeaves
 from fedforget.requests.processor import Processor
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.store.books import PARTS
 from fedforget.store.commitments import commitments_digest
+from fedforget.store.leaves import target_leaves
+from fedforget.store.record import learner_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.training.environment import environment, is_mixed, numeric_environment
@@ -87,6 +90,12 @@ class RunWork:
     def state_digest(self) -> str:
         return state_digest(self.run)
 
+    def data_root(self) -> bytes:
+        return self.run.clients.books.root()
+
+    def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
+        return target_leaves(self.run.clients.books, targets)
+
     def outcome(self) -> Outcome:
         run = self.run
         if self.engine.is_built:  # else no round was computed, and ``train`` measured this model
@@ -99,6 +108,8 @@ class RunWork:
             commitments=commitments_digest(run),
             version=environment()["fedforget"],
             mixed_environments=is_mixed(run.record.environments.of_rounds(run.server.rounds_done)),
+            data_root=run.clients.books.root(),
+            learner=learner_digest(run.record.learner),
         )
 
     def applied(self) -> None:

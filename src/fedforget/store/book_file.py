@@ -14,6 +14,7 @@ from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 from fedforget.algorithm.seeds import Seed, commitments_of
+from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.door import Door
 from fedforget.store.book_layout import (
     NUMBER_BYTES,
@@ -71,6 +72,10 @@ class BookFile:
     def seed(self, place: int) -> Seed:
         seed, nonce = (self._column(name, SEED_BYTES, place, place + 1).tobytes() for name in ("seeds", "nonces"))
         return Seed(seed, nonce)
+
+    def root(self, place: int) -> bytes:
+        """Return the root of the tree over a client's samples."""
+        return self._column("roots", LABEL_BYTES, place, place + 1).tobytes()
 
     def has(self, client: Id, sample: Id | None) -> bool:
         """Return whether a client, or a sample of it, is here."""

@@ -51,7 +51,7 @@ class Books:
         check: Callable[[str], bool | None] = lambda _: False,
         known_roots: Mapping[str, bytes] | None = None,
     ) -> None:
-        self._run, self._key, self._check = run, key, check
+        self._run, self.key, self._check = run, key, check
         self._known_roots = dict(known_roots or {})
         self._open: dict[int, BookFile] = {}
         self._checked: set[int] = set()  # against their seals; also those that this process has written
@@ -62,10 +62,10 @@ class Books:
     # Reading
 
     def part_of(self, client: Id) -> int:
-        return _number_of(self._label(client))
+        return number_of(self._label(client))
 
     def _label(self, client: Id) -> bytes:
-        return labels_of(self._key, IdSet([client]))[0]
+        return labels_of(self.key, IdSet([client]))[0]
 
     def path_of(self, client: Id) -> Path:
         """Return the file that holds a client's book."""
@@ -189,29 +189,46 @@ class Books:
             contents = replace(book.contents_of(slice(start, places.stop)), names=book.names)
             yield [book.client(place) for place in places], contents
 
+    def client_leaves(self, number: int) -> dict[Id, Leaf]:
+        """Return the leaf of every client in a file."""
+        book = self._read(number)
+        return {book.client(place): leaf for place, leaf in enumerate(self._client_leaves(book))}
+
+    def leaf_of(self, client: Id, label: bytes) -> Leaf:
+        """Return the leaf of a client with this label; its value is the commitment, and the root of its samples."""
+        part = self.part(number_of(label))
+        place = part.place(client)
+        if place is None:
+            raise RunDamaged(f"{part.path} lacks client {shown(client)}")
+        return label, part.seed(place).commitment + part.root(place)
+
+    def sample_leaves(self, client: Id) -> list[Leaf]:
+        """Return the leaves of a client's samples."""
+        known = self.contents(client)
+        return leaves_of(self._sample_key(id_block(client)), IdSet.of_canonical(known), list(known.values()))
+
     def client_path(self, client: Id) -> tuple[bytes, TreePath]:
         """Return the label of a client, and the path that shows whether it is in the tree."""
         label = self._label(client)
-        number = _number_of(label)
+        number = number_of(label)
         leaves = self._client_leaves(self._read(number))
         return label, path_of(leaves, label, DEPTH).below(beside(list(self.roots().values()), number))
 
     def sample_path(self, client: Id, sample: Id) -> tuple[bytes, TreePath]:
         """Return the label of a sample, and the path that shows whether it is in its client's tree."""
-        key, known = self._sample_key(id_block(client)), self.contents(client)
-        label = labels_of(key, IdSet([sample]))[0]
-        return label, path_of(leaves_of(key, IdSet.of_canonical(known), list(known.values())), label)
+        label = labels_of(self._sample_key(id_block(client)), IdSet([sample]))[0]
+        return label, path_of(self.sample_leaves(client), label)
 
     def _sample_key(self, block: bytes) -> bytes:
-        return blake2b(b"samples" + block, key=self._key, digest_size=32, person=_PERSON).digest()
+        return sample_key(self.key, block)
 
     def _root_at(self, book: Book, place: int) -> bytes:
         """Return the root over the samples of the client in a row."""
         return roots_of([self._sample_key(book.clients[place].tobytes())], book.contents_of(slice(place, place + 1)))[0]
 
     def _client_leaves(self, book: Book) -> list[Leaf]:
-        labels = labels_of(self._key, IdSet.of_blocks(book.clients))
-        stranger = next((place for place, label in enumerate(labels) if _number_of(label) != book.number), None)
+        labels = labels_of(self.key, IdSet.of_blocks(book.clients))
+        stranger = next((place for place, label in enumerate(labels) if number_of(label) != book.number), None)
         if stranger is not None:
             raise RunDamaged(
                 f"{self._run / BOOKS[book.number]} is damaged: client {shown(book.client(stranger))} belongs into "
@@ -229,8 +246,8 @@ class Books:
         """
         ids = IdSet.of_canonical(clients)
         parts: list[list[Id]] = [[] for _ in range(PARTS)]
-        for label, client in zip(labels_of(self._key, ids), ids, strict=True):
-            parts[_number_of(label)].append(client)
+        for label, client in zip(labels_of(self.key, ids), ids, strict=True):
+            parts[number_of(label)].append(client)
 
         def image(number: int) -> bytes:
             members = parts[number]
@@ -312,7 +329,12 @@ class Books:
         self._open.clear()
 
 
-def _number_of(label: bytes) -> int:
+def sample_key(key: bytes, block: bytes) -> bytes:
+    """Return the key of the labels of a client's samples, from that of the clients' labels and the client's block."""
+    return blake2b(b"samples" + block, key=key, digest_size=32, person=_PERSON).digest()
+
+
+def number_of(label: bytes) -> int:
     """Return the number of the file that holds the client with this label."""
     return label[0] >> (8 - DEPTH)
 

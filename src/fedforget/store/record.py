@@ -7,6 +7,7 @@ such as the ids of a request until it is purged, is encrypted with a key that is
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
 from fedforget.requests.policy import Policy
 from fedforget.requests.pseudonyms import Pseudonyms
-from fedforget.requests.vault import Vault
+from fedforget.requests.vault import LEAVES, Vault
 from fedforget.store import environments, hints
 from fedforget.store.environments import Environments
 
@@ -40,7 +41,13 @@ CREATE TABLE record (
 {chain.SCHEMA}
 {environments.SCHEMA}
 """
-FORGOTTEN = "record forgotten"
+FORGOTTEN, EXPORTED = "record forgotten", "exported"
+
+
+def learner_digest(names: Mapping[str, str]) -> str:
+    """Return the digest that receipts name a learner by: of the names of the module's parts and of the loss."""
+    canonical = json.dumps(dict(names), sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.blake2b(canonical, digest_size=32, person=b"fedforget/learn").hexdigest()
 
 
 class Record:
@@ -104,6 +111,11 @@ class Record:
         with self.database.transaction():
             self.chain.append("trained", {"rounds_done": rounds_done, **versions})
 
+    def exported(self, file_digest: str) -> None:
+        """Record that a model left the run, by a MAC of the file's digest."""
+        with self.database.transaction():
+            self.chain.append(EXPORTED, {"mac": self.pseudonyms.mac("export", file_digest.encode()).hex()})
+
     def events(self) -> list[dict[str, Any]]:
         return [
             {**event.body, "sequence": event.sequence, "time": event.time, "kind": event.kind}
@@ -127,5 +139,6 @@ class Record:
             self.database.run("UPDATE record SET value = ? WHERE key = 'pseudonym_key'", (self.pseudonyms.new_key(),))
             self.database.run("DELETE FROM erased")
             self.database.run("DELETE FROM keys")
+            self.vault.drop(LEAVES)
             self.database.run("UPDATE batches SET model_mac = NULL")
             self.chain.append(FORGOTTEN, {})

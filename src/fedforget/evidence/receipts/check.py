@@ -19,8 +19,10 @@ from fedforget.disk.files import path_of
 from fedforget.errors import InvalidInput, ReceiptRefused, shown
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.envelope import unseal
+from fedforget.evidence.receipts.opening import Opening, read_opening
+from fedforget.evidence.receipts.proofs import Proof, Target, absence_problem, from_hex, presence_problem
 from fedforget.evidence.receipts.receipt_key import read_public_key
-from fedforget.evidence.receipts.shape import ADDED_LATER, require_shape
+from fedforget.evidence.receipts.shape import require_shape
 from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
 from fedforget.evidence.replay import Replayer, replay_rounds
 from fedforget.requests.chain import Event
@@ -31,9 +33,27 @@ from fedforget.store.record import FORGOTTEN
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 
+OFFLINE = "that the roots are those of the run's data: --run compares them with the run"
+SIGNATURE_ONLY = "that what the receipt says is so: --run compares it with the run"
+UNOPENED = "whom the receipt is about: --opening shows it"
+OTHER_ID = "that the same record is not in the data under another id"
+_PROVEN = ("target", "absence", "presence", "data_root_after", "data_root_before")
+_GROUPS = [("predicate", name) for name in ("request", "chain", "counterfactual")]
 _HEAD = ("predicate", "chain", "head")
 _OTHER = {  # what the record has instead of a differing field; "another {field}" by default
     "subject": "another state digest",
+    "target": "another target",
+    "data_root_after": "another root of the data after",
+    "data_root_before": "another root of the data before",
+    "data_root_mac": "another keyed digest of the data",
+    "data_root_mac_before": "another keyed digest of the data before",
+    "absence": "another proof of absence",
+    "presence": "another proof of presence",
+    "out_of_reach": "other exports",
+    "re_execute": "another command that re-executes it",
+    "rounds": "another number of rounds",
+    "run": "another beginning",
+    "previous": "another receipt before it",
     "times": "other times",
     "sequence": "another place in the event chain",
     "commitments": "another set of commitments to seeds",
@@ -55,9 +75,13 @@ class ReceiptCheck:
     """The result of checking a receipt, with every problem found."""
 
     signature_ok: bool = False
+    absence_shown: bool | None = None  # None: the receipt has no proof of it
+    presence_shown: bool | None = None  # before the request; None: the receipt has no proof of it
+    opened: bool | None = None  # the opening is that of the receipt; None: no opening was given
     run_ok: bool | None = None  # None: no run was given
     rounds_replayed: int = 0
     bitwise_equal: bool | None = None  # None: nothing was replayed
+    within_tolerance: bool | None = None  # only if the environment differs and the bits were not equal
     seeds_tainted_now: bool | None = None  # None: no run was given
     statement: Statement = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
@@ -65,7 +89,8 @@ class ReceiptCheck:
     @property
     def ok(self) -> bool:
         """Whether every check that was made succeeded."""
-        return self.signature_ok and self.run_ok is not False and self.bitwise_equal is not False
+        equal = self.bitwise_equal is not False or self.within_tolerance is True
+        return self.signature_ok and self.run_ok is not False and equal
 
     @property
     def guarantee(self) -> str | None:
@@ -90,9 +115,15 @@ class ReceiptCheck:
         """A note if the receipt's guarantee no longer holds for the run today."""
         return taint_note(later=not self.seeds_tainted) if self.seeds_tainted_now else None
 
+    @property
+    def not_shown(self) -> list[str]:
+        """What this check did not show."""
+        offline = [] if self.run_ok is not None else [OFFLINE] if self.absence_shown else [SIGNATURE_ONLY]
+        return [*offline, *([UNOPENED] if self.absence_shown and not self.opened else []), OTHER_ID]
+
     def as_dict(self) -> dict[str, Any]:
         """Return the facts that ``fedforget receipt verify --json`` prints."""
-        derived = ("guarantee", "guarantee_covers", "seeds_tainted", "note")
+        derived = ("guarantee", "guarantee_covers", "seeds_tainted", "note", "not_shown")
         return {"ok": self.ok, **{name: getattr(self, name) for name in derived}, **asdict(self)}
 
 
@@ -102,8 +133,11 @@ def taint_note(*, later: bool = False) -> str:
     return f"{request} was model-informed or of unknown basis: receipts claim `path` until --new-seed"
 
 
-def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
-    """Read a receipt and verify its signature with a public key file. Pass the result to ``Run.check_receipt``."""
+def read_receipt(file: str | Path, key: str | Path, opening: str | Path | None = None) -> ReceiptCheck:
+    """Read a receipt, and verify its signature with a public key file and its proofs. Needs no run.
+
+    ``opening``: a file with the ids and salts that the receipt is about. Pass the result to ``Run.check_receipt``.
+    """
     path, public_key = path_of(file, "a receipt"), read_public_key(path_of(key, "a public key"))
     try:
         envelope = strict_json.parse(read_named(path, strict_json.LONGEST))
@@ -116,7 +150,56 @@ def read_receipt(file: str | Path, key: str | Path) -> ReceiptCheck:
         ) from error
     statement = unseal(envelope, public_key)
     require_shape(path, statement)
-    return ReceiptCheck(signature_ok=True, statement=statement)
+    found = ReceiptCheck(signature_ok=True, statement=statement)
+    _check_proofs(path, found)
+    if opening is not None:
+        _check_opening(path, found, read_opening(path_of(opening, "an opening")))
+    return found
+
+
+def _check_proofs(path: Path, found: ReceiptCheck) -> None:
+    """Check the proofs of absence and presence against the roots that were signed with them."""
+    predicate = found.statement["predicate"]
+    if predicate.get("absence") is None:
+        return
+    try:
+        target = Target.parse(predicate["target"])
+        problem = absence_problem(target, Proof.parse(predicate["absence"]), from_hex(predicate["data_root_after"]))
+        found.absence_shown = True
+        if problem is None and predicate.get("presence") is not None:
+            presence, root = Proof.parse(predicate["presence"]), from_hex(predicate["data_root_before"])
+            problem = presence_problem(target, presence, root)
+            found.presence_shown = True
+    except ValueError as error:
+        problem = str(error)
+    if problem is not None:
+        raise ReceiptRefused(
+            f"{path} is signed, but its proofs are not sound: {problem}", hint="don't rely on this receipt"
+        )
+
+
+def _check_opening(path: Path, found: ReceiptCheck, opening: Opening) -> None:
+    predicate = found.statement["predicate"]
+    if predicate.get("target") is None:
+        raise ReceiptRefused(
+            f"{path} holds no proof to open: {_why_unproven(predicate)}",
+            hint="open the receipt that was archived when the request was carried out",
+        )
+    problem = opening.problem(predicate["request"]["id"], Target.parse(predicate["target"]))
+    if problem is not None:
+        raise ReceiptRefused(
+            f"the opening does not fit {path}: {problem}",
+            hint="get the opening for this receipt from its issuer; see `fedforget receipt show RUN ID --opening ID`",
+        )
+    found.opened = True
+
+
+def _why_unproven(predicate: Statement) -> str:
+    if predicate["request"]["state"] != Stage.PURGED:
+        return "nothing was erased for this request"
+    if predicate["superseded"]:
+        return "when it was issued, the data had changed again, and the proof was superseded"
+    return "when it was issued, the record had forgotten what the request was for"
 
 
 def require_checked(found: object) -> None:
@@ -148,10 +231,10 @@ def check_with_run(
         rounds = secrets.SystemRandom().sample(rounds, min(sample, len(rounds)))
     with engine.computing():
         engine.check_data(run)
-        found.rounds_replayed, problems = replay_rounds(run, engine, rounds, on_round)
-    if rounds:
-        found.bitwise_equal = not problems
-    found.problems += problems
+        replayed = replay_rounds(run, engine, rounds, on_round)
+    found.rounds_replayed, found.bitwise_equal = replayed.rounds, replayed.bitwise_equal
+    found.within_tolerance = replayed.within_tolerance
+    found.problems += replayed.problems
 
 
 def _problems(statement: Statement, run: OpenRun) -> list[str]:
@@ -178,8 +261,8 @@ def _expected_statement(given: Statement, run: OpenRun, ending: Ending) -> State
     predicate, request = expected["predicate"], expected["predicate"]["request"]
     if predicate.get("superseded"):
         expected["subject"], predicate["superseded"] = given["subject"], not given["subject"]
-    if ADDED_LATER not in given["predicate"]:
-        predicate.pop(ADDED_LATER, None)
+    if "absence" in predicate and predicate["absence"] is None:  # only an archived receipt holds the proof
+        predicate |= {name: given["predicate"].get(name) for name in _PROVEN if name in predicate}
     if "model" in predicate and predicate["model"] is None:
         predicate["model"] = given["predicate"].get("model")
     if request["pseudonym"] is None and FORGOTTEN in ending.later:
@@ -205,7 +288,7 @@ def _text(value: Any) -> str:
 
 
 def _in_words(path: tuple[str, ...]) -> str:
-    name = path[:3][-1]  # at most three levels: all fields below "times" are "times"
+    name = path[:3][-1] if path[:2] in _GROUPS else path[:2][-1]  # all fields below "times" are "times"
     return f"the run's record has {_OTHER.get(name, f'another {name}')} for this request"
 
 
@@ -220,10 +303,21 @@ def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterato
     """Compare the digests of state and model with their MACs, which stay in the record when the digests are deleted."""
     if FORGOTTEN in ending.later:  # the key of the MACs is destroyed
         return
-    for name, digest in (("state", _state_digest_in(statement)), ("model", statement["predicate"].get("model"))):
-        noted = ending.outcome.get(f"{name}_mac")
-        if digest is not None and run.record.pseudonyms.mac(name, digest.encode()).hex() != noted:
+    predicate, mac = statement["predicate"], run.record.pseudonyms.mac
+    for name, digest in (("state", _state_digest_in(statement)), ("model", predicate.get("model"))):
+        if digest is not None and mac(name, digest.encode()).hex() != ending.outcome.get(f"{name}_mac"):
             yield f"the {name} digest is not that of the {name} after this request"
+    begun = ending.events["begun"].body
+    roots = ("data_root_after", ending.outcome.get("data_root")), ("data_root_before", begun.get("data_root_before"))
+    for name, noted in roots:
+        root = predicate.get(name)
+        if root is not None and mac("data root", from_hex(root)).hex() != noted:
+            when = name.rpartition("_")[2]
+            yield f"the root of the data {when} this request is another one"
+    if predicate["target"] is not None:
+        target = Target.parse(predicate["target"])
+        if mac("target", target.client + (target.sample or b"")).hex() != begun.get("target"):
+            yield "the receipt is about another target than this request"
 
 
 def _problems_now(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
@@ -231,9 +325,9 @@ def _problems_now(statement: Statement, run: OpenRun, ending: Ending) -> Iterato
     if ending.later & {"reseeded", "added", Stage.REMOVED}:
         return
     predicate, digest = statement["predicate"], _state_digest_in(statement)
-    if run.file.digest != predicate.get("plan"):
+    if run.file.digest != predicate["counterfactual"].get("plan"):
         yield "the run has another plan now"
-    if commitments_digest(run) != predicate.get("commitments"):
+    if commitments_digest(run) != predicate["counterfactual"].get("commitments"):
         yield "the run is committed to other seeds now: a seed was swapped"
     if digest is not None and "trained" not in ending.later and state_digest(run) != digest:
         yield "the run's state is not the one that this receipt ends in"

@@ -7,20 +7,25 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedforget.algorithm.forget import Request
 from fedforget.errors import InvalidInput, shown
 from fedforget.evidence.receipts.envelope import Envelope, seal
+from fedforget.evidence.receipts.opening import Opening
 from fedforget.evidence.receipts.receipt_key import get_or_create_key, has_public_half, key_id, known_key, replaced_key
 from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
+from fedforget.requests.lifecycle import Receipt, Stage
 from fedforget.store import hints, run_directory
+from fedforget.store.leaves import salts_of_target
 from fedforget.store.run_directory import OpenRun
 
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A signed receipt, and whether the seeds are tainted now, which the receipt does not state."""
+    """A signed receipt, and what it does not state: whether the seeds are tainted now."""
 
     envelope: Envelope
     seeds_tainted_now: bool
+    superseded: bool  # the data have changed since: the receipt holds no proofs
 
 
 def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = False) -> Issued:
@@ -38,16 +43,52 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
     if key is None:
         with run_directory.writing(path) as run:
             key = _agreed_key(run, new_key)
-    return Issued(seal(statement, key), tainted)
+    return Issued(seal(statement, key), tainted, bool(statement["predicate"].get("superseded")))
 
 
-def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
+def open_target(path: Path, identifier: str, target: Request) -> Opening:
+    """Return the ids and salts behind the labels of a receipt, given what its request was for.
+
+    The record keeps no ids: the caller names the target, and the run says whether it is the one.
+    """
+    with run_directory.reading(path) as run:
+        receipt = _finished(run, identifier)
+        if receipt.state != Stage.PURGED:
+            raise InvalidInput(
+                f"nothing was erased for request {shown(identifier)}: it was {receipt.state}",
+                hint="only the receipt of an erasure has an opening",
+            )
+        if not run.record.book.was_erased_by(receipt.id, target):
+            raise _not_its_target(run, receipt, target)
+        client, sample = salts_of_target(run.server.tree_key, target)
+    opened = None if target.sample is None or sample is None else (target.sample, sample)
+    return Opening(receipt.id, (target.client, client), opened)
+
+
+def _not_its_target(run: OpenRun, receipt: Receipt, target: Request) -> InvalidInput:
+    if run.record.book.pseudonym_of(receipt.id) is None:
+        return InvalidInput(
+            f"the record has forgotten what request {receipt.id} was for, or another request erased the same",
+            hint="an opening that was handed out before still opens the archived receipt",
+        )
+    return InvalidInput(
+        f"request {receipt.id} was not for {target}: it was for another {receipt.level}",
+        hint="name the client with --opening, and the sample with --sample, if the request was for one",
+    )
+
+
+def _finished(run: OpenRun, identifier: str) -> Receipt:
     receipt = run.record.book.receipt(identifier)
     if receipt.is_open:
         raise InvalidInput(
             f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
             hint=f"carry it out with {hints.run_pending(run.path)}",
         )
+    return receipt
+
+
+def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
+    receipt = _finished(run, identifier)
     return build_statement(run, Ending.read(run, receipt, run.record.chain.events()), public=public)
 
 

@@ -7,11 +7,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedforget.errors import RunDamaged
-from fedforget.evidence.receipts.shape import PREDICATE, STATEMENT
+from fedforget.evidence.receipts.shape import (
+    DESTROYED,
+    PREDICATE,
+    RE_EXECUTE,
+    RE_EXECUTE_OWN,
+    STATEMENT,
+    UNKNOWN,
+)
+from fedforget.evidence.receipts.standing import StandingProof, standing_proof
 from fedforget.requests.chain import Event, about
 from fedforget.requests.lifecycle import Receipt, Stage
+from fedforget.store.record import EXPORTED
 from fedforget.store.run_directory import OpenRun
 
+_ENDINGS = (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
 _DAY = len("2027-01-31")
 
 Statement = dict[str, Any]
@@ -19,11 +29,12 @@ Statement = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: its receipt, its events by kind, and the kinds of the events after its outcome."""
+    """How a request ended: its receipt, its events by kind, the kinds of later events, and the whole chain."""
 
     receipt: Receipt
     events: Mapping[str, Event]
-    later: frozenset[str]
+    later: frozenset[str]  # after its outcome
+    chain: Sequence[Event]
 
     @classmethod
     def read(cls, run: OpenRun, receipt: Receipt, chain: Sequence[Event]) -> Ending:
@@ -36,12 +47,19 @@ class Ending:
                 f"{run.record.database.path} is damaged: its events do not say how request {receipt.id} ended"
             )
         outcome = events.get(Stage.COMPLETED, events[receipt.state])
-        return cls(receipt, events, frozenset(event.kind for event in chain if event.sequence > outcome.sequence))
+        return cls(
+            receipt, events, frozenset(event.kind for event in chain if event.sequence > outcome.sequence), chain
+        )
 
     @property
     def is_erasure(self) -> bool:
         """Whether the request was carried out: not rejected and not cancelled."""
         return self.receipt.state == Stage.PURGED
+
+    @property
+    def completed(self) -> int:
+        """The place of the event that completed an erasure."""
+        return self.events[Stage.COMPLETED].sequence
 
     @property
     def outcome(self) -> Mapping[str, Any]:
@@ -51,23 +69,75 @@ class Ending:
 
 def build_statement(run: OpenRun, ending: Ending, *, public: bool) -> Statement:
     """Return the statement that the run issues for this request now."""
-    last = ending.events[ending.receipt.state]
     digest = run.record.book.state_digest_of(ending.receipt.id) if ending.is_erasure else None
     predicate: dict[str, Any] = {
         "request": _request(run, ending.receipt, public),
-        "chain": {"head": last.hash.hex()} if public else {"head": last.hash.hex(), "sequence": last.sequence},
+        "chain": _place(run, ending, public),
         "form": "public" if public else "full",
     }
     if ending.is_erasure:
-        predicate |= {**_erasure(ending), "superseded": digest is None}
+        proof = None if digest is None else standing_proof(run, ending.receipt.id)
+        predicate |= {
+            **_erasure(ending),
+            "superseded": digest is None,
+            **_absence(run, proof, standing=digest is not None),
+            "destroyed_or_rewritten": DESTROYED,
+            "out_of_reach": {"exports": _exports(ending, public), "unknown": UNKNOWN},
+            "re_execute": RE_EXECUTE if run.file.is_built_in else RE_EXECUTE_OWN,
+        }
         if not public:
-            predicate |= _recomputation(ending, run.file.plan.local_steps)
+            predicate |= {**_recomputation(ending, run.file.plan.local_steps), **_presence(ending, proof)}
     return {
         "_type": STATEMENT,
         "subject": [] if digest is None else [{"name": "state", "digest": {"blake2b-256": digest}}],
         "predicateType": PREDICATE,
         "predicate": predicate,
     }
+
+
+def _place(run: OpenRun, ending: Ending, public: bool) -> dict[str, Any]:
+    """Return where in the event chain the request ended; in full also how that continues the receipt before it."""
+    last = ending.events[ending.receipt.state]
+    place = {"run": ending.chain[0].hash.hex(), "head": last.hash.hex()}
+    if public:
+        return place
+    earlier = (event for event in reversed(ending.chain[: last.sequence - 1]) if event.kind in _ENDINGS)
+    previous = next(earlier, None)
+    return {**place, "sequence": last.sequence, "previous": previous and _link(run, last, previous)}
+
+
+def _link(run: OpenRun, newer: Event, older: Event) -> dict[str, Any]:
+    steps = run.record.chain.proof(newer.sequence, older.sequence)
+    return {
+        "sequence": older.sequence,
+        "head": older.hash.hex(),
+        "steps": [[digest.hex(), beside.hex()] for digest, beside in steps],
+    }
+
+
+def _absence(run: OpenRun, proof: StandingProof | None, *, standing: bool) -> dict[str, Any]:
+    return {
+        "target": None if proof is None else proof.target.as_dict(),
+        "data_root_after": run.clients.books.root().hex() if standing else None,
+        "absence": None if proof is None else proof.absence.as_dict(),
+    }
+
+
+def _presence(ending: Ending, proof: StandingProof | None) -> dict[str, Any]:
+    before, presence = (None, None) if proof is None else (proof.before, proof.presence)
+    return {
+        "data_root_mac_before": ending.events["begun"].body.get("data_root_before"),
+        "data_root_before": None if before is None else before.hex(),
+        "presence": None if presence is None else presence.as_dict(),
+    }
+
+
+def _exports(ending: Ending, public: bool) -> list[dict[str, str]]:
+    """Return the exports before the request was carried out. Equal MACs would show that no model changed in between."""
+    known = (event for event in ending.chain if event.kind == EXPORTED and event.sequence < ending.completed)
+    if public:
+        return [{"time": time} for time in sorted({event.time[:_DAY] for event in known})]
+    return [{"time": event.time, "mac": event.body["mac"]} for event in known]
 
 
 def _request(run: OpenRun, receipt: Receipt, public: bool) -> dict[str, Any]:
@@ -87,7 +157,9 @@ def _request(run: OpenRun, receipt: Receipt, public: bool) -> dict[str, Any]:
 def _erasure(ending: Ending) -> dict[str, Any]:
     outcome = ending.outcome
     return {
-        **{name: outcome.get(name) for name in ("plan", "commitments", "state_mac", "version")},
+        "counterfactual": {name: outcome.get(name) for name in ("plan", "learner", "commitments", "rounds")},
+        **{name: outcome.get(name) for name in ("state_mac", "version")},
+        "data_root_mac": outcome.get("data_root"),
         "guarantee": ending.receipt.guarantee,
         "seeds_tainted": outcome.get("tainted"),
     }
