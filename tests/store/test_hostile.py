@@ -322,11 +322,11 @@ def test_links_to_receipt_and_key_are_followed(runs: Runs, tmp_path: Path) -> No
     assert runs.zygote.run("receipt", "verify", receipt, "--key", key).code == 0
 
 
-@pytest.mark.parametrize("name", ["inbox/y.tmp", "record.db.tmp", "models/y.tmp"])
+@pytest.mark.parametrize("name", ["inbox/y.tmp", "seals.tmp", "record.keys.tmp", "models/y.tmp"])
 def test_directory_in_place_of_a_temporary_file_is_named(runs: Runs, tmp_path: Path, name: str) -> None:
     run = shutil.copytree(runs.rest, tmp_path / "run")
     (run / name).mkdir()
-    result = runs.zygote.run(*working(run)["forget"], "--json")
+    result = runs.zygote.run(*working(run)["pending"], "--json")
     assert result.code == 10, result
     assert f"{run / name} is a directory" in result.error["message"]
     (run / name).rmdir()
