@@ -27,7 +27,7 @@ from fedforget.algorithm.first_use import FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.plan import Keep, Plan
-from fedforget.algorithm.ports import RemoveOrder, State
+from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.disk.database import Database
 from fedforget.store import server_store, uses
@@ -153,7 +153,8 @@ class Memories(RuleBasedStateMachine):
         uses = [(client, sample, step) for client, sample in self.choose(data, unused)]
         round_ = self.plan.round_of(step)
         trained = self.choose(data, self.witnesses)
-        witnesses = [(client, round_, f"{client} {step}".encode().ljust(16)[-16:]) for client in trained]
+        size = WITNESS_BYTES
+        witnesses = [(client, round_, f"{client} {step}".encode().ljust(size)[-size:]) for client in trained]
         for memory in (self.clients, self.disk.clients):
             memory.note(uses, witnesses)
         for client, sample, _ in uses:
