@@ -170,7 +170,8 @@ def test_missing_old_new_or_binary_plan_raises_its_own_error(tmp_path: Path) -> 
     with pytest.raises(NoSuchRun):
         PlanFile.read(tmp_path)
     (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 3", b"format = 2"))
-    with pytest.raises(RunTooOld, match=r"was made by FedForget 0\.2, or by a development version of 0\.3: make it anew"):
+    made_by = r"was made by FedForget 0\.2, or by a development version of 0\.3: make it anew"
+    with pytest.raises(RunTooOld, match=made_by):
         PlanFile.read(tmp_path)
     (tmp_path / "plan.toml").write_bytes(PLAN_FILE.encode().replace(b"format = 3", b"format = 4"))
     with pytest.raises(RunTooNew):
