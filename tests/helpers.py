@@ -113,7 +113,7 @@ class HistoryIsTheModel:
     def train(self, work: LocalRound) -> Trained:
         first = json.dumps([work.round, work.client, work.batches[: work.witness_after]]).encode()
         model = self._encode([work.batches, [stream.hex() for stream in work.streams]])
-        return Trained(model, first if work.witness_after else None)
+        return Trained(model, first, (float(work.round), 0.0, 0.0)) if work.witness_after else Trained(model)
 
     def __call__(self, state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:
         trained = [[reply.client, *self.decode(reply.model)] for reply in replies]

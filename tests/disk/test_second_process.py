@@ -53,18 +53,21 @@ def test_first_process_makes_what_a_second_one_that_died_has_not(act: Callable[[
     assert found == [(number, data(number)) for number in NUMBERS]
 
 
-def test_error_in_the_first_process_ends_the_second() -> None:
+def test_error_in_the_first_process_ends_the_second(tmp_path: Path) -> None:
     parent = os.getpid()
 
     def make(number: int) -> bytes:
-        if os.getpid() == parent and number == 2:
+        if os.getpid() != parent:
+            (tmp_path / str(os.getpid())).touch()
+        elif number == 2:
             raise ValueError("here")
         return data(number)
 
     with pytest.raises(ValueError, match="here"):
         list(made(make, NUMBERS, helped=True))
-    with pytest.raises(ChildProcessError):  # no process is left to wait for
-        os.waitpid(-1, os.WNOHANG)
+    [second] = (int(each.name) for each in tmp_path.iterdir())
+    with pytest.raises(ChildProcessError):  # it has ended, and was waited for
+        os.waitpid(second, os.WNOHANG)
 
 
 def test_no_process_is_forked_beside_other_threads() -> None:

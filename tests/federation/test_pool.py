@@ -114,7 +114,7 @@ def test_runs_are_byte_for_byte_those_of_inline(tmp_path: Path, workers: int) ->
 def test_measuring_beside_training_gives_the_same_numbers(tmp_path: Path) -> None:
     def measured(path: Path) -> list[Any]:
         with run_directory.reading(path) as run:
-            return run.record.database.rows("SELECT round, correct, count FROM metrics ORDER BY round")
+            return run.metrics.database.rows("SELECT round, correct, count FROM metrics ORDER BY round")
 
     inline = opened(tmp_path / "inline")
     pool = opened(tmp_path / "pool", federation="pool", workers=2)

@@ -909,7 +909,7 @@ def test_mixed_run_is_reported_by_status_verify_and_full_receipt_but_not_the_pub
 
 RECOMPUTATION = {
     "state_mac_before", "first_changed_step", "recomputed_steps", "recomputed_rounds", "guarantee_covers",
-    "mixed_environments", "model",
+    "mixed_environments", "model", "data_root_before", "data_root_mac_before", "presence",
 }  # fmt: skip
 
 

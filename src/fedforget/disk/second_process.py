@@ -44,19 +44,22 @@ class _Helper:
 
     def __enter__(self) -> Self:
         reading, writing = os.pipe()
+        parent = os.getpid()
         self._process = os.fork()
         if self._process == 0:
-            self._work(reading, writing)
+            self._work(reading, writing, parent)
         os.close(writing)
         self._pipe = os.fdopen(reading, "rb")
         return self
 
-    def _work(self, reading: int, writing: int) -> None:
+    def _work(self, reading: int, writing: int, parent: int) -> None:
         """Send everything, and end without running what the parent has registered for its own end."""
         code = 1
         try:
             if sys.platform == "linux":
                 ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:
+                return  # the parent ended before it could be noticed
             os.close(reading)
             with os.fdopen(writing, "wb") as pipe:
                 for number in self._numbers:
