@@ -27,7 +27,7 @@ from fedforget.requests.batches import Batches
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
 from fedforget.requests.vault import Vault
-from fedforget.store import record
+from fedforget.store import record, run_directory
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model
 from tests.tally import exhaustive, tally
@@ -310,7 +310,7 @@ def test_purge_without_one_of_its_steps_leaves_markers(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "skip",
-    [skip_keys, skip_superseded, skip_inbox, skip_models, skip_free_pages],
+    [skip_keys, skip_inbox, skip_models, skip_free_pages],
 )
 def test_search_finds_markers_when_one_step_of_the_purge_is_skipped(
     tmp_path: Path,
@@ -325,6 +325,26 @@ def test_search_finds_markers_when_the_whole_purge_is_skipped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted
 ) -> None:
     require_found(tmp_path, monkeypatch, encrypted, skip_everything)
+
+
+@pytest.mark.parametrize("skipped", [False, True])
+def test_superseded_digest_is_found_only_if_what_stands_keeps_its_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted, skipped: bool
+) -> None:
+    """Samples that no step used: the model stands, and the digests of the state before do not."""
+    if skipped:
+        skip_superseded(monkeypatch)
+    run = World.planted().opened(tmp_path / "run")
+    run.train(1)
+    with run_directory.reading(run.path) as opened:
+        used = {client: opened.clients.first_steps(client) for client in run.clients()}
+    first, second = [Request(c, s) for c in used for s in run.samples(c) if s not in used[c]][:2]
+    run.forget(first)
+    state = run.state_digest().encode()
+    run.forget(second)
+    found = traces(run.path, encrypted.keys_of([state]))
+    assert bool(found) == skipped, found
+    tally("markers/purges with a step left out, noticed")
 
 
 def require_found(
