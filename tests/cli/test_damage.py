@@ -125,15 +125,15 @@ def run(truth: Truth, scratch_path: Path) -> Path:
 
 
 def looking(run: Path, request: str, exported: Path) -> dict[str, tuple[str | Path, ...]]:
-    """Every command that serves something and changes nothing."""
+    """Every command that serves something and changes nothing that it serves."""
     return {
         "status": ("status", run),
         "clients": ("clients", run),
         "samples": ("clients", run, "--client", "2"),
         "state": ("state", run),
-        "export": ("export", run, exported),
         "receipt": ("receipt", "show", run, request),
         "verify": ("verify", run, *INLINE),
+        "export": ("export", run, exported),  # the last one: the record notes it
     }
 
 
@@ -178,26 +178,34 @@ def mistakes(truth: Truth, what: str, hows: list[str], mask: int) -> list[str]:
     return found
 
 
+def _of_command(truth: Truth, name: str, command: tuple[str | Path, ...], what: str, *, missing: bool) -> Iterator[str]:
+    result = call(*command, "--json")
+    yield from _of_answer(truth, name, result, truth.place_of(what))
+    if what in CLIENT_BOOKS and (result.code != 0) != (truth.reads(name, what) or missing):
+        yield f"{name}: exit {result.code}, although it {'reads' if result.code == 0 else 'need not read'} the book"
+
+
 def mistakes_about(truth: Truth, run: Path, what: str) -> Iterator[str]:
     damaged, before = truth.place_of(what), everything_of(run)
     missing = damaged not in before
     yield from _of_doctor(truth, run, damaged)
     exported = run.parent / "model.safetensors"
-    for name, command in looking(run, truth.request, exported).items():
-        result = call(*command, "--json")
-        yield from _of_answer(truth, name, result, damaged)
-        if what in CLIENT_BOOKS and (result.code != 0) != (truth.reads(name, what) or missing):
-            yield f"{name}: exit {result.code}, although it {'reads' if result.code == 0 else 'need not read'} the book"
-    if exported.exists() and exported.read_bytes() != truth.exported:
-        yield "export: a wrong model"
+    commands = looking(run, truth.request, exported)
+    export = commands.pop("export")
+    for name, command in commands.items():
+        yield from _of_command(truth, name, command, what, missing=missing)
     after = everything_of(run)
     healed = damaged == "receipt-key.pub.pem" and after == everything_of(truth.run)  # it derives from the other half
     if after != before and not healed:
         yield "looking has changed the run"
+    yield from _of_command(truth, "export", export, what, missing=missing)
+    if exported.exists() and exported.read_bytes() != truth.exported:
+        yield "export: a wrong model"
     result = call("train", run, *INLINE, "--json")
     yield from _of_answer(truth, "train", result, damaged)
     if what in CLIENT_BOOKS and result.code == 0:
         yield "train: does not read the book"
+    before = everything_of(run)
     result = call("forget", run, *INLINE, "--client", str(NEXT), "--json")
     if result.code:
         yield from _of_answer(truth, "forget", result, damaged)
