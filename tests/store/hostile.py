@@ -535,7 +535,7 @@ def _strange_rows() -> Iterator[Case]:
     strange = {
         "sample of no client": (BOOK, "INSERT INTO samples VALUES (99, 1, zeroblob(16))"),
         "client without samples": (BOOK, f"INSERT INTO clients VALUES (99, {', '.join(['zeroblob(32)'] * 3)})"),
-        "id spelled otherwise": (BOOK, "UPDATE samples SET sample = CAST(sample AS TEXT)"),
+        "id spelled otherwise": (USES, "UPDATE first_uses SET sample = CAST(sample AS TEXT)"),
         "number of another book": (BOOK, f"UPDATE part SET number = {ANOTHER}"),
         "client of another book": (BOOK, *_strangers("3")),
         "many clients of another book": (BOOK, *_strangers(f"n.n FROM ({MANY}) AS n")),
