@@ -256,6 +256,9 @@ class Log:
         old, new = self.name(source), self.name(target)
         assert old is not None
         assert new is not None
+        if old not in self._files:  # it was there before, and durable
+            content = (self.root / old).read_bytes()
+            self._written[self._file(old, data=content)] = content
         file = self._note_writes(old)
         self.born_as[file] = self._written[file]
         if (self.root / new).exists():
