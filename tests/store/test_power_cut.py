@@ -256,7 +256,7 @@ class Log:
         old, new = self.name(source), self.name(target)
         assert old is not None
         assert new is not None
-        if old not in self._files:  # it was there before, and durable
+        if old not in self._files and not old.endswith(files.TEMPORARY):  # it was there before, and durable
             content = (self.root / old).read_bytes()
             self._written[self._file(old, data=content)] = content
         file = self._note_writes(old)
