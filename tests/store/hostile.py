@@ -30,8 +30,8 @@ from fedforget.requests.vault import waiting
 from fedforget.store import metrics, record, server_store, uses
 from fedforget.store.book_content import Book
 from fedforget.store.books import Books
-from fedforget.store.checks import sum_text
 from fedforget.store.names import BOOKS, KEYS, METRICS, RECORD, SEALS, SERVER, USES
+from fedforget.store.sealed_files import sum_text
 from fedforget.store.seals import Seal, Seals
 from fedforget.store.uses import Uses
 from tests.cli.commandline import WORLD

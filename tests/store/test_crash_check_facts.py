@@ -20,7 +20,7 @@ from fedforget.errors import CommitsLost
 from fedforget.store import crash_check, server_store, uses
 from fedforget.store.books import Books
 from fedforget.store.client_store import ClientStore
-from fedforget.store.crash_check import _FirstUseCheck, _require_in_step, _witness_is_missing
+from fedforget.store.crash_check import _FirstUseCheck, _witness_is_missing, require_in_step
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
@@ -73,8 +73,8 @@ def test_whole_run_is_in_step(path: Path) -> None:
         assert not _FirstUseCheck(server, clients).end_is_missing()
         for round_ in range(PLAN.rounds + 1):
             assert not _FirstUseCheck(server, clients).differ_after(round_)
-        _require_in_step(server, clients, None)
-        _require_in_step(server, clients, 2)
+        require_in_step(server, clients, None)
+        require_in_step(server, clients, 2)
 
 
 # ------------------------------------------------------------------------------------------------------------ witnesses
@@ -86,7 +86,7 @@ def test_missing_witness_of_the_last_round_is_noticed(path: Path) -> None:
     with stores(path) as (server, clients):
         assert _witness_is_missing(server, clients)
         with pytest.raises(CommitsLost, match="lacks a witness"):
-            _require_in_step(server, clients, None)
+            require_in_step(server, clients, None)
 
 
 def test_missing_witness_of_an_earlier_round_is_not_this_checks_business(path: Path) -> None:
@@ -147,7 +147,7 @@ def test_each_missing_use_of_the_last_round_that_noted_any_is_noticed(path: Path
         with stores(copy) as (server, clients):
             assert _FirstUseCheck(server, clients).end_is_missing()
             with pytest.raises(CommitsLost, match="first uses are not those"):
-                _require_in_step(server, clients, None)
+                require_in_step(server, clients, None)
 
 
 def test_all_uses_since_any_step_missing_are_noticed(path: Path, tmp_path: Path) -> None:
@@ -258,9 +258,9 @@ def test_clients_may_be_one_round_ahead_of_the_server_and_no_more(path: Path, sq
     with stores(path) as (server, clients):
         if refused:
             with pytest.raises(CommitsLost, match="it is behind the clients"):
-                _require_in_step(server, clients, None)
+                require_in_step(server, clients, None)
         else:
-            _require_in_step(server, clients, None)
+            require_in_step(server, clients, None)
 
 
 # ----------------------------------------------------------------------------------------------------- what is applied
@@ -271,7 +271,7 @@ def applied(path: Path, **decision: Any) -> None:
         decision=SimpleNamespace(**{"requests": (), "leaving": (), "joining": (), **decision})
     )
     with stores(path) as (server, clients):
-        crash_check._require_applied(intent, server, clients)
+        crash_check.require_applied(intent, server, clients)
 
 
 def newcomer(client: Any, *ids: Any) -> Any:

@@ -22,10 +22,22 @@ from fedforget.requests.selection import OPEN, Selection
 from fedforget.store import hints, plan_file, record_audit
 from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.model_files import SUFFIX, ModelFiles
-from fedforget.store.names import BOOKS, KEYS, METRICS, MODELS, PRIVATE_KEY, PUBLIC_KEY, RECORD, SEALS, SERVER, USES
+from fedforget.store.names import (
+    BOOKS,
+    CONTACTS,
+    KEYS,
+    METRICS,
+    MODELS,
+    PRIVATE_KEY,
+    PUBLIC_KEY,
+    RECORD,
+    SEALS,
+    SERVER,
+    USES,
+)
 from fedforget.store.record import Record
 from fedforget.store.run_directory import unfinished_error
-from fedforget.store.seals import SEALED
+from fedforget.store.seals import SEALED, SEALED_REMOTE
 
 _MACHINE_ERRORS = (
     errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EMFILE, errno.ENFILE,
@@ -153,6 +165,7 @@ _LOST_PLAN = "restore it from a backup: it cannot be rebuilt, no other file hold
 _LOST_SERVER = "restore it from a backup: it cannot be rebuilt, no other file holds the server's seed and the roster"
 _LOST_CLIENTS = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' seeds and sample ids"
 _LOST_USES = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' first uses"
+_LOST_CONTACTS = "restore it from a backup: it cannot be rebuilt, no other file holds the clients' public keys"
 _LOST_COMMITS = "restore the whole run directory from a backup: the lost commits cannot be rebuilt"
 _LOST_SEEDS = "restore the named files from a backup: seeds cannot be rebuilt"
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, no other file holds the audit trail"
@@ -166,12 +179,13 @@ _ODD_PAIR = (
     "restore both halves from a backup: neither shows which one is right; a receipt issued earlier verifies with the "
     "right public key; to sign with a new one, `fedforget receipt show --new-key`"
 )
-_FILES = (plan_file.NAME, *SEALED)
+_FILES = (plan_file.NAME, *SEALED, *SEALED_REMOTE)
 _REMEDIES = {
     plan_file.NAME: _LOST_PLAN,
     MODELS: "restore it from a backup, with the models that were in it",
     SERVER: _LOST_SERVER,
     USES: _LOST_USES,
+    CONTACTS: _LOST_CONTACTS,
     **dict.fromkeys(BOOKS, _LOST_CLIENTS),
     METRICS: "restore it from a backup, or make it anew with `train --eval-every`: no other file holds measurements",
     SEALS: "restore it from a backup, or delete it: the next command examines the run as after a crash",

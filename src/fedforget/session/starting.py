@@ -17,6 +17,7 @@ from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.session.engine import Model
 from fedforget.store import hints
 from fedforget.store.creation import NewRun, create
+from fedforget.store.new_clients import LocalNewClients
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic
@@ -46,10 +47,10 @@ def create_run(
             server_seed=server_seed,
             seed_origin=seeds.origin,
             tree_key=seeds.tree_key(),
-            client_seeds={client: seeds.client(client) for client in members},
-            contents=data.contents_of(members),
+            clients=LocalNewClients(
+                {client: seeds.client(client) for client in members}, data.contents_of(members), data.is_in_memory
+            ),
             initial=State(weights_of(model.module)),
-            contents_in_memory=data.is_in_memory,
             learner=parts_of(model.module, model.loss),
         )
         create(path, new)

@@ -15,9 +15,7 @@ from fedforget.requests.leaves import TargetLeaves
 from fedforget.requests.processor import Processor
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
-from fedforget.store.books import PARTS
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.leaves import target_leaves
 from fedforget.store.record import learner_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -52,13 +50,11 @@ class RunWork:
         self.run.server.load(self.run.server.kept_at_or_before(rewind_to))
 
     def check_books(self, decision: Decision | None = None) -> None:
-        books, numbers = self.run.clients.books, set(range(PARTS))
+        clients = None
         if decision is not None and decision.rewind_to == decision.goal and decision.new_seeds is None:
             clients = {*decision.leaving, *(target.client for target in decision.requests)}
             clients |= {new.client for new in decision.joining}
-            numbers = {books.part_of(client) for client in clients}
-        for number in numbers:
-            books.part(number)  # raises if it is damaged
+        self.run.part.check(clients)
 
     def pledge(self, decision: Decision) -> Pledge | None:
         from fedforget.session.pledge import make_pledge  # noqa: PLC0415 (torch)
@@ -91,10 +87,10 @@ class RunWork:
         return state_digest(self.run)
 
     def data_root(self) -> bytes:
-        return self.run.clients.books.root()
+        return self.run.part.data_root()
 
     def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
-        return target_leaves(self.run.clients.books, targets)
+        return self.run.part.leaves_of(targets)
 
     def outcome(self) -> Outcome:
         run = self.run
@@ -108,7 +104,7 @@ class RunWork:
             commitments=commitments_digest(run),
             version=environment()["fedforget"],
             mixed_environments=is_mixed(run.record.environments.of_rounds(run.server.rounds_done)),
-            data_root=run.clients.books.root(),
+            data_root=run.part.data_root(),
             learner=learner_digest(run.record.learner),
         )
 

@@ -17,6 +17,7 @@ from fedforget.errors import CommitsLost
 from fedforget.requests.intents import Intent
 from fedforget.requests.lifecycle import Stage
 from fedforget.store.client_store import ClientStore
+from fedforget.store.clients_part import ClientsPart
 from fedforget.store.record import Record
 from fedforget.store.server_store import REWOUND, ServerStore
 
@@ -24,26 +25,26 @@ _MOST_DRAWN = 10**8  # priorities that one check may draw
 _A_SLOT = 1000  # the fixed cost of one slot, in priorities
 
 
-def require_whole(server: ServerStore, clients: ClientStore, record: Record) -> None:
+def require_whole(server: ServerStore, clients: ClientsPart, record: Record) -> None:
     """Raise CommitsLost if the databases contradict each other. Call before cleaning up after a crash."""
     batches, work = record.batches, server.work()
     stages = {intent.batch_id: (intent, batches.stage(intent)) for intent in batches.unfinished()}
     if not work.keys() <= stages.keys():
-        raise _lost(record.database.path, "it does not know a batch that the server has begun")
+        raise lost(record.database.path, "it does not know a batch that the server has begun")
     half_applied = any(
         work.get(batch_id) == REWOUND and stage == Stage.ACCEPTED for batch_id, (_, stage) in stages.items()
     )
     for intent, stage in stages.values():
         if stage != Stage.ACCEPTED:
-            _require_applied(intent, server, clients)
+            clients.require_applied(intent, server)
         if stage in (Stage.REMOVED, Stage.RECOMPUTED) and work.get(intent.batch_id) != REWOUND:
-            raise _lost(server.database.path, "it was not rewound for a batch whose data are removed")
+            raise lost(server.database.path, "it was not rewound for a batch whose data are removed")
         stands = half_applied or all(map(partial(_stands, server, record), intent.ids[:1]))  # all have one outcome
         if stage == Stage.COMPLETED and not stands:
-            raise _lost(server.database.path, "its model is not the one that a receipt names")
+            raise lost(server.database.path, "its model is not the one that a receipt names")
     if all(stage != Stage.ACCEPTED for _, stage in stages.values()):  # otherwise a rewind may be half done
         rewound_to = min((intent.decision.rewind_to for intent, _ in stages.values()), default=None)
-        _require_in_step(server, clients, rewound_to)
+        clients.require_in_step(server, rewound_to)
 
 
 def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
@@ -55,32 +56,32 @@ def _stands(server: ServerStore, record: Record, identifier: str) -> bool:
     return record.book.round_of(identifier) == server.rounds_done and named == current
 
 
-def _require_applied(intent: Intent, server: ServerStore, clients: ClientStore) -> None:
+def require_applied(intent: Intent, server: ServerStore, clients: ClientStore) -> None:
     """Require that removed data are absent and added data are present."""
     named = {request.client for request in intent.decision.requests} | {new.client for new in intent.decision.joining}
     there = {client: clients.samples(client) for client in named if clients.has_client(client)}
     for request in intent.decision.requests:
         if request.client in there and (request.sample is None or request.sample in there[request.client]):
-            raise _lost(clients.books.path_of(request.client), "it holds data that were removed")
+            raise lost(clients.books.path_of(request.client), "it holds data that were removed")
     if any(client in server.roster for client in intent.decision.leaving):
-        raise _lost(server.database.path, "it holds a client that was removed")
+        raise lost(server.database.path, "it holds a client that was removed")
     for new in intent.decision.joining:
         if any(sample not in there.get(new.client, ()) for sample, _ in new.samples):
-            raise _lost(clients.books.path_of(new.client), "it lacks data that were added")
+            raise lost(clients.books.path_of(new.client), "it lacks data that were added")
         if new.client not in server.roster:
-            raise _lost(server.database.path, "it lacks a client that was added")
+            raise lost(server.database.path, "it lacks a client that was added")
 
 
-def _require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
+def require_in_step(server: ServerStore, clients: ClientStore, rewound_to: int | None) -> None:
     """Require that first uses and witnesses match the committed rounds. They may be at most one round ahead."""
     ahead = clients.last_noted_step() > server.steps_of(server.rounds_done + 1)
     if ahead or clients.last_witnessed_round() > server.rounds_done + 1:
-        raise _lost(server.database.path, "it is behind the clients")
+        raise lost(server.database.path, "it is behind the clients")
     if _witness_is_missing(server, clients):
-        raise _lost(clients.database.path, "it lacks a witness of a committed round")
+        raise lost(clients.database.path, "it lacks a witness of a committed round")
     uses = _FirstUseCheck(server, clients)
     if uses.end_is_missing() or (rewound_to is not None and uses.differ_after(min(rewound_to, server.rounds_done))):
-        raise _lost(clients.database.path, "its first uses are not those of the committed rounds")
+        raise lost(clients.database.path, "its first uses are not those of the committed rounds")
 
 
 def _witness_is_missing(server: ServerStore, clients: ClientStore) -> bool:
@@ -166,7 +167,7 @@ class _FirstUseCheck:
         return self._known[client]
 
 
-def _lost(path: Path, what: str) -> CommitsLost:
+def lost(path: Path, what: str) -> CommitsLost:
     return CommitsLost(
         f"{path} has lost commits: {what}",
         hint="restore the whole run directory from a backup; see `fedforget doctor`",

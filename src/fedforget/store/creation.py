@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedforget.algorithm.contents import ContentsOf
-from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import State
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
@@ -19,12 +17,11 @@ from fedforget.disk.lock import RunLock
 from fedforget.disk.seen import settled_signature
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
-from fedforget.store import metrics, plan_file, record, server_store, uses
-from fedforget.store.books import Books
-from fedforget.store.checks import sealed_digest
+from fedforget.store import held_digests, metrics, plan_file, record, server_store
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import (
     BROKEN_SEALS,
+    CONTACTS,
     KEYS,
     METRICS,
     MODELS,
@@ -35,15 +32,17 @@ from fedforget.store.names import (
     SERVER,
     USES,
 )
+from fedforget.store.new_clients import NewClients
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.run_directory import is_run
-from fedforget.store.seals import SEALED, Seal, Seals
+from fedforget.store.sealed_files import sealed_digest
+from fedforget.store.seals import SEALED, SEALED_REMOTE, Seal, Seals
 from fedforget.store.server_store import ServerStore
-from fedforget.store.uses import Uses
 
 _OURS = {
-    *SEALED, KEYS, SEALS, BROKEN_SEALS, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY, PUBLIC_KEY,
+    *SEALED, *SEALED_REMOTE, KEYS, SEALS, BROKEN_SEALS, MODELS, "lock", plan_file.NAME, inbox.NAME, PRIVATE_KEY,
+    PUBLIC_KEY,
 }  # fmt: skip
 
 
@@ -55,11 +54,9 @@ class NewRun:
     server_seed: Seed
     seed_origin: str
     tree_key: bytes
-    client_seeds: Mapping[Id, Seed]
-    contents: ContentsOf
+    clients: NewClients
     initial: State
     learner: Mapping[str, str]
-    contents_in_memory: bool = False  # a second process may read them
 
 
 def create(path: Path, new: NewRun) -> None:
@@ -75,8 +72,7 @@ def create(path: Path, new: NewRun) -> None:
         _wipe(path)
         with storage_errors(path):
             (path / MODELS).mkdir(mode=0o700)
-        server = Database(path / SERVER, server_store.SCHEMA, create=True)
-        notes = Database(path / USES, uses.SCHEMA, create=True)
+        server = Database(path / SERVER, new.clients.server_schema, create=True)
         measured = Database(path / METRICS, metrics.SCHEMA, create=True)
         trail = Database(path / RECORD, record.SCHEMA, create=True)
         ServerStore.create(
@@ -86,19 +82,16 @@ def create(path: Path, new: NewRun) -> None:
             seed_origin=new.seed_origin,
             tree_key=new.tree_key,
             plan_digest=new.file.digest,
-            commitments={client: seed.commitment for client, seed in new.client_seeds.items()},
+            commitments=new.clients.commitments(),
             initial=new.initial,
         )
-        books = Books(path, new.tree_key)
-        books.create(new.client_seeds, new.contents, in_memory=new.contents_in_memory)
-        Uses(notes).store_digest()
+        roots = new.clients.create(path, new.tree_key, server)
         Record(trail).create(new.seed_origin, new.learner)
-        for database in (server, notes, measured, trail):
+        for database in (server, measured, trail):
             database.close_canonical()
-        roots, door = books.roots(), Door(path)
-        books.close()
+        door, names = Door(path), (SERVER, METRICS, *new.clients.files, RECORD)
         Seals(path).set(
-            {name: Seal(sealed_digest(path, name), roots.get(name), settled_signature(door, name)) for name in SEALED}
+            {name: Seal(sealed_digest(path, name), roots.get(name), settled_signature(door, name)) for name in names}
         )
         with storage_errors(path):
             sync_directory(path.absolute().parent)
@@ -109,7 +102,8 @@ def _refuse_foreign(path: Path) -> None:
     foreign = [
         entry.name
         for entry in path.iterdir()
-        if entry.name not in _OURS and not any(entry.name.startswith(name) for name in (SERVER, USES, METRICS, RECORD))
+        if entry.name not in _OURS
+        and not any(entry.name.startswith(name) for name in (SERVER, USES, CONTACTS, METRICS, RECORD))
         and not entry.name.endswith(TEMPORARY)
     ]  # fmt: skip
     if foreign and not is_run(path):
@@ -121,8 +115,10 @@ def _refuse_foreign(path: Path) -> None:
 def _refuse_used(path: Path) -> None:
     """Refuse to start over if the run has rounds or requests: it had a plan and has lost it."""
     used = 0
+    of_rounds = "SELECT count(*) FROM rounds WHERE round > 0"
     for name, schema, sql in (
-        (SERVER, server_store.SCHEMA, "SELECT count(*) FROM rounds WHERE round > 0"),
+        (SERVER, server_store.SCHEMA, of_rounds),
+        (SERVER, held_digests.SCHEMA, of_rounds),
         (RECORD, record.SCHEMA, "SELECT count(*) FROM requests"),
     ):
         with contextlib.suppress(FedForgetError):

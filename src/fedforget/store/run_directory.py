@@ -2,6 +2,7 @@
 
 plan.toml   the frozen plan; written last on creation, so a directory without it is created again
 server.db   function: seed, roster with commitments, rounds, digests of kept states
+contacts.db in place of the next two where clients are on other machines: keys, nodes, epoch (``contacts``)
 clients-*.book  function: each client's seed, sample ids with content digests
 uses.db     function: first uses and witnesses of the clients
 models/     function: one safetensors file per kept round, named by digest
@@ -30,16 +31,20 @@ from fedforget.disk.lock import RunLock, exclusive_section, require_idle, shared
 from fedforget.disk.read_only import JOURNAL
 from fedforget.disk.seen import Signature, settled_signature
 from fedforget.disk.write_behind import WriteBehind
-from fedforget.errors import CommitsLost, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
+from fedforget.errors import CommitsLost, InvalidInput, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.requests.inbox import Inbox
 from fedforget.store import crash_check, hints, plan_file
-from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts, sealed_digest, sum_text
+from fedforget.store.checks import AFTER_CRASH, SEEDS, Parts
 from fedforget.store.client_store import ClientStore
+from fedforget.store.clients_part import ClientsPart
+from fedforget.store.local_part import LocalPart
 from fedforget.store.metrics import Metrics
-from fedforget.store.names import BOOKS, METRICS, RECORD, SERVER, USES
+from fedforget.store.names import METRICS, RECORD, SERVER
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
-from fedforget.store.seals import SEALED, Seal, Seals
+from fedforget.store.remote_part import RemotePart
+from fedforget.store.sealed_files import sealed_digest, sum_text
+from fedforget.store.seals import Seal, Seals
 from fedforget.store.server_store import ServerStore
 
 _LARGE = 2**20  # bytes from which a model is slow to write
@@ -52,7 +57,7 @@ class OpenRun:
     path: Path
     file: PlanFile
     server: ServerStore
-    clients: ClientStore
+    part: ClientsPart
     metrics: Metrics
     record: Record
     inbox: Inbox
@@ -62,12 +67,40 @@ class OpenRun:
     _broken: bool = False  # the seals, by this process
     _behind: WriteBehind | None = None
 
+    @property
+    def is_remote(self) -> bool:
+        """Whether the clients hold their data on other machines."""
+        return isinstance(self.part, RemotePart)
+
+    @property
+    def clients(self) -> ClientStore:
+        """The clients' books and notes. Raises InvalidInput if they are on other machines."""
+        if not isinstance(self.part, LocalPart):
+            raise InvalidInput(
+                f"the clients of {self.path} hold their data on their own machines",
+                hint="ask them there: `fedforget client status`; or reach them with --federation flower:NAME",
+            )
+        return self.part.store
+
+    @property
+    def remote(self) -> RemotePart:
+        """What is known of clients on other machines. Raises InvalidInput if they are on this one."""
+        if not isinstance(self.part, RemotePart):
+            raise InvalidInput(
+                f"the clients of {self.path} are on this machine", hint="leave out --federation flower:NAME"
+            )
+        return self.part
+
     def require_whole(self) -> None:
         """After a crash, raise CommitsLost if the databases contradict each other."""
-        crash_check.require_whole(self.server, self.clients, self.record)
+        crash_check.require_whole(self.server, self.part, self.record)
 
-    def databases(self) -> tuple[Database, Database, Database, Database]:
-        return self.server.database, self.clients.database, self.metrics.database, self.record.database
+    def databases(self) -> list[Database]:
+        return [*self._rebuilt_databases(), self.record.database]
+
+    def _rebuilt_databases(self) -> list[Database]:
+        """Return the databases that are rebuilt when they have changed: all but the record."""
+        return [self.server.database, *self.part.databases(), self.metrics.database]
 
     def commit_to(self, commitment: bytes) -> str:
         """Write the commitment to a new server seed into the plan and return its digest. Nothing else in it changes."""
@@ -77,9 +110,7 @@ class OpenRun:
 
     def has(self, target: Request) -> bool:
         """Return whether a client, or a sample of a client, is in the run."""
-        return target.client in self.server.roster and (
-            target.sample is None or self.clients.has(target.client, target.sample)
-        )
+        return target.client in self.server.roster and (target.sample is None or self.part.has(target))
 
     @property
     def is_writing(self) -> bool:
@@ -110,22 +141,21 @@ class OpenRun:
         self._write_behind(None)
         if self.server.database.is_writing:
             self.server.models.keep_only(self.server.kept().values())
-        if self.clients.database.changed or self.crashed:
-            self.clients.uses.store_digest()
+        self.part.before_sealing(crashed=self.crashed)
         rebuilt = {}
         with exclusive_section(self.path):
-            for name, database in zip((SERVER, USES, METRICS), self.databases(), strict=False):
+            for database in self._rebuilt_databases():
                 if database.changed or self.crashed:
                     database.close_canonical()
-                    rebuilt[name] = database
+                    rebuilt[database.path.name] = database
                 elif database.is_writing:
                     database.close()
                     database.reopen()
             self._close_record(last)
-            self._set_seals({*rebuilt, *self.clients.books.changed})
+            self._set_seals({*rebuilt, *self.part.replaced()})
             for database in rebuilt.values():
                 database.reopen()
-        self.clients.books.changed.clear()
+        self.part.sealed()
         self.crashed = self._broken = False
 
     def _close_record(self, last: Callable[[], None] | None) -> None:
@@ -142,15 +172,15 @@ class OpenRun:
     def _set_seals(self, changed: Collection[str]) -> None:
         """Seal every file. A file that did not change keeps its seal."""
         door, total = Door(self.path), self.record.database.page_sum
-        roots = self.clients.books.roots()
+        roots = self.part.roots()
         with storage_errors(self.path):
-            for name in SEALED:
+            for name in (SERVER, METRICS, *self.part.files, RECORD):
                 if name in changed or name not in self.seals:
                     found = sealed_digest(self.path, name)
                 elif name == RECORD and total is not None:
                     found = sum_text(total)
                 else:
-                    if name in self.read_whole and (name not in BOOKS or self.clients.books.is_open(name)):
+                    if name in self.read_whole and self.part.was_read(name):
                         self.seals[name] = replace(self.seals[name], seen=self.read_whole[name])
                     continue
                 self.seals[name] = Seal(found, roots.get(name), settled_signature(door, name))
@@ -182,7 +212,7 @@ class OpenRun:
         if rewind:
             self.server.models.keep_only(self.server.kept().values())
             rounds_done = self.server.stored_rounds_done()
-            self.clients.rewind(rounds_done, self.server.steps_of(rounds_done))
+            self.part.rewind(rounds_done, self.server.steps_of(rounds_done))
 
     def before_book(self) -> None:
         """Prepare for replacing a client's book: every earlier write is on disk, and the seals are broken."""
@@ -191,7 +221,7 @@ class OpenRun:
             self._behind.flush()
 
     def close(self) -> None:
-        self.clients.books.close()
+        self.part.close()
         for database in self.databases():
             database.close()
 
@@ -213,7 +243,7 @@ def writing(path: Path) -> Iterator[OpenRun]:
             for database in run.databases():
                 Door(path).require_own(database.path.name)
                 database.before_first_write = run.begin_writing
-            run.clients.books.before_write = run.before_book
+            run.part.before_replacing(run.before_book)
             if run.crashed:
                 run.begin_writing()
             yield run
@@ -259,10 +289,7 @@ def unfinished_error(path: Path) -> UnfinishedRequest:
 def _rewind_privately(run: OpenRun) -> None:
     """Drop, in memory only, the first uses of an uncommitted round. The next writer drops them on disk."""
     done = run.server.rounds_done
-    last = run.server.steps_of(done)
-    if run.clients.last_noted_step() > last or run.clients.last_witnessed_round() > done:
-        run.clients.database.make_private()
-        run.clients.rewind(done, last)
+    run.part.rewind_privately(done, run.server.steps_of(done))
 
 
 def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True) -> OpenRun:
@@ -275,7 +302,8 @@ def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True) -> O
         file, server, clients, found, trail = parts.file, parts.server, parts.clients, parts.metrics, parts.record
         if file is None or server is None or clients is None or found is None or trail is None:
             raise AssertionError("a part is missing although every fact holds")
-        run = OpenRun(path, file, server, clients, found, trail, Inbox(path), parts.seals, parts.read_whole)
+        files = parts.files
+        run = OpenRun(path, file, server, clients, found, trail, Inbox(path), files.seals, files.read_whole)
         run.crashed = not parts.sealed
         trail.derived.append(found)
         server.commit_to = run.commit_to

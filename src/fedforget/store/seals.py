@@ -18,9 +18,10 @@ from fedforget.disk.files import digest, storage_errors, sync_directory, write_d
 from fedforget.disk.parsing import parse_object
 from fedforget.disk.seen import Signature, boot, signature
 from fedforget.errors import RunDamaged
-from fedforget.store.names import BOOKS, BROKEN_SEALS, METRICS, RECORD, SEALS, SERVER, USES
+from fedforget.store.names import BOOKS, BROKEN_SEALS, CONTACTS, METRICS, RECORD, SEALS, SERVER, USES
 
 SEALED = (SERVER, USES, METRICS, *BOOKS, RECORD)
+SEALED_REMOTE = (SERVER, CONTACTS, METRICS, RECORD)  # of a run whose clients are on other machines
 _LARGEST = 2**16  # bytes
 _HEX = frozenset("0123456789abcdef")
 _LENGTH = 64
@@ -85,7 +86,7 @@ class Seals:
             here = raw["boot"] is not None and raw["boot"] == boot()
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDamaged(f"{self._run / name} is damaged: it is not what was written", hint=_HINT) from error
-        if seals.keys() != set(SEALED):
+        if seals.keys() not in (set(SEALED), set(SEALED_REMOTE)):
             raise RunDamaged(f"{self._run / name} is damaged: its seals are not those of a run", hint=_HINT)
         return seals if here else {file: replace(seal, seen=None) for file, seal in seals.items()}
 

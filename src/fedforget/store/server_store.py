@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.first_use import FirstUse
@@ -49,6 +49,19 @@ WORK = "work"  # progress of the batches being carried out; absent from a closed
 BEGUN, REWOUND = "begun", "rewound"
 
 
+def _nothing_else(_: IdSet) -> None: ...
+
+
+class Beside(Protocol):
+    """Rows that are written in the same transactions as those of the server."""
+
+    def taken(self) -> Callable[[IdSet], None]:
+        """Take what is to be written. Return the function that writes it, for the clients in a roster."""
+
+    def drop(self, leaving: Collection[Id]) -> None:
+        """Delete the rows of clients that leave."""
+
+
 class ServerStore:
     """A ``ServerMemory`` in SQLite. The roster and its first rounds are mirrored in memory."""
 
@@ -57,6 +70,7 @@ class ServerStore:
         self.models = models
         self.plan = plan
         self.commit_to: Callable[[bytes], str] | None = None  # writes a commitment into the plan; returns its digest
+        self.beside: Beside | None = None
         self._reload()
 
     @staticmethod
@@ -164,11 +178,17 @@ class ServerStore:
 
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
         fresh = [client for client in drawn if self._first_use.of(client) is None]
-        self.database.write(lambda: self._commit(round_, state, fresh))
+        also = self._also()
+        self.database.write(lambda: self._commit(round_, state, fresh, also))
         self._first_use.note(FirstUse.places(self.roster, fresh), round_)
         self.rounds_done = round_
 
-    def _commit(self, round_: int, state: State, fresh: Sequence[Id]) -> None:
+    def _also(self) -> Callable[[IdSet], None]:
+        return _nothing_else if self.beside is None else self.beside.taken()
+
+    def _commit(
+        self, round_: int, state: State, fresh: Sequence[Id], also: Callable[[IdSet], None] = _nothing_else
+    ) -> None:
         name = self.models.write(state)
         dropped = [] if self.plan.is_kept(round_ - 1, round_) else [self.model_digest(round_ - 1)]
         with self.database.transaction():
@@ -176,6 +196,7 @@ class ServerStore:
             if dropped:
                 self.database.run("DELETE FROM rounds WHERE round = ?", (round_ - 1,))
             self.database.run_many("INSERT INTO first_rounds VALUES (?, ?)", ((client, round_) for client in fresh))
+            also(self.roster)
             self._set("rounds_done", round_)
         if dropped:
             self._unlink_unless_referenced(dropped)
@@ -209,8 +230,12 @@ class ServerStore:
         with self.database.transaction():
             if batch_id:
                 self._note_work(batch_id, REWOUND)
+            staying = self._roster.without(leaving)
+            self._also()(staying.ids)
             if leaving:
-                self._roster.without(leaving).write(self.database, self._roster)
+                staying.write(self.database, self._roster)
+            if leaving and self.beside is not None:
+                self.beside.drop(leaving)
             self.database.run_many("DELETE FROM first_rounds WHERE client = ?", ((client,) for client in leaving))
             self.database.run("DELETE FROM first_rounds WHERE round > ?", (back_to,))
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
@@ -222,7 +247,9 @@ class ServerStore:
     def join(self, commitments: Mapping[Id, bytes]) -> None:
         """Add new clients to the roster. Idempotent."""
         with self.database.transaction():
-            self._roster.joined_by(commitments).write(self.database, self._roster)
+            joined = self._roster.joined_by(commitments)
+            joined.write(self.database, self._roster)
+            self._also()(joined.ids)
         self._reload()
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:

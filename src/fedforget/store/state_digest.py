@@ -16,11 +16,11 @@ def canonical_export(run: OpenRun) -> Iterator[bytes]:
     The root of the tree stands for all clients with their seeds, samples and contents. It is stored, and so is the
     digest of the notes, so that a request that touches one book reads no other.
     """
-    server, clients = run.server, run.clients
+    server, part = run.server, run.part
     yield _line("plan", run.file.encode().decode())
     yield _line("server", server.seed.value.hex(), server.seed.nonce.hex(), server.seed_origin, server.rounds_done)
-    yield _line("data", clients.books.root().hex())
-    yield _line("uses", clients.uses.digest().hex())
+    yield _line("data", part.data_root().hex())
+    yield _line("uses", part.notes_digest().hex())
     for client, round_ in server.stored_first_rounds():
         yield _line("client", client, round_)
     for round_, model in server.kept().items():

@@ -118,7 +118,7 @@ def _link(run: OpenRun, newer: Event, older: Event) -> dict[str, Any]:
 def _absence(run: OpenRun, proof: StandingProof | None, *, standing: bool) -> dict[str, Any]:
     return {
         "target": None if proof is None else proof.target.as_dict(),
-        "data_root_after": run.clients.books.root().hex() if standing else None,
+        "data_root_after": run.part.data_root().hex() if standing else None,
         "absence": None if proof is None else proof.absence.as_dict(),
     }
 
