@@ -111,7 +111,8 @@ def decide(server: Server, requests: Sequence[Request]) -> Decision:
     for client in leaving:
         first_round = memory.first_round(client)
         steps[Request(client)] = None if first_round is None else plan.step_of(first_round, 0)
-    queries = [ForgetQuery(client, samples) for client, samples in _samples_by_client(requests).items()]
+    by_client = _samples_by_client(requests)
+    queries = [ForgetQuery(client, samples, client in leaving) for client, samples in by_client.items()]
     for query, reply in zip(queries, server.federation.what_would_change(queries), strict=True):
         steps |= {
             Request(query.client, sample): step for sample, step in zip(query.samples, reply.first_steps, strict=True)
@@ -158,7 +159,8 @@ def apply(server: Server, decision: Decision) -> None:
     server.memory.rewind(back_to, decision.leaving, decision.batch_id)
     if decision.joining:
         server.federation.join(decision.joining)
-        server.memory.join({new.client: new.seed.commitment for new in decision.joining if new.seed is not None})
+        commitments = {new.client: new.commitment for new in decision.joining}
+        server.memory.join({client: found for client, found in commitments.items() if found is not None})
     if decision.new_seeds is not None:
         server.reseed(SeedSource(decision.new_seeds))
 

@@ -60,6 +60,7 @@ class ForgetQuery:
 
     client: Id
     samples: tuple[Id, ...]
+    leaving: bool = False  # the whole client leaves in any case
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,12 +98,31 @@ class RemoveOrder:
 
 
 @dataclass(frozen=True, slots=True)
+class Enrolled:
+    """What the server knows of a client that holds its own data and its own seed."""
+
+    commitment: bytes
+    root: bytes  # of the tree over its samples
+
+
+@dataclass(frozen=True, slots=True)
 class Newcomer:
-    """Samples that join, with the digests of their content; ``seed`` is None if the client is in the roster already."""
+    """Samples that join, with the digests of their content; ``seed`` is None if the client is in the roster already.
+
+    ``enrolled``: a new client that has its seed and samples itself, so that neither is named.
+    """
 
     client: Id
     seed: Seed | None
     samples: tuple[tuple[Id, bytes], ...]
+    enrolled: Enrolled | None = None
+
+    @property
+    def commitment(self) -> bytes | None:
+        """The commitment of a new client; None if the client is in the roster already."""
+        if self.enrolled is not None:
+            return self.enrolled.commitment
+        return None if self.seed is None else self.seed.commitment
 
 
 class Federation(Protocol):

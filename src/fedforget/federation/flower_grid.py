@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
 from flwr.app import ArrayRecord, Message, MessageType
@@ -42,7 +42,8 @@ class GridWire:
 
     ``nodes``: the node of each client, as far as it is known; the caller may persist it. ``patience``: seconds that a
     client may stay silent. ``poll``: seconds between two looks for replies. ``introduction``: seconds that a node has
-    to say which client it answers for; it is asked again while a client is missing.
+    to say which client it answers for; it is asked again while a client is missing. ``client_of``: which client an
+    answer proves to come from, given what was asked.
     """
 
     def __init__(
@@ -53,12 +54,14 @@ class GridWire:
         patience: float = 600.0,
         poll: float = 0.1,
         introduction: float = 30.0,
+        client_of: Callable[[Parcel, Parcel | None], Id | None] | None = None,
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
         self._grid, self.nodes = grid, nodes
         self._patience, self._poll, self._introduction = patience, poll, introduction
         self._clock, self._wait = clock, wait
+        self._client_of = client_of or (lambda _, answer: _client_in(answer))
 
     def close(self) -> None:
         """Do nothing: the Grid belongs to the ServerApp."""
@@ -66,7 +69,14 @@ class GridWire:
     def everyone(self, asked: Parcel) -> list[Parcel]:
         nodes = list(self._grid.get_node_ids())
         answers = self._ask_nodes(asked, nodes)
+        self._know(asked, answers)
         return [answer for answer in answers.values() if answer is not None]
+
+    def _know(self, asked: Parcel, answers: Mapping[int, Parcel | None]) -> None:
+        for node, answer in answers.items():
+            client = self._client_of(asked, answer)
+            if client is not None:
+                self.nodes[client] = node
 
     def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
         now = self._clock()
@@ -92,10 +102,7 @@ class GridWire:
         taken = set(self.nodes.values())
         unknown = [node for node in self._grid.get_node_ids() if node not in taken]
         asked = Parcel({**missing[0].parcel.body, "kind": parcels.PRESENCE, "client": None})
-        for node, answer in self._ask_nodes(asked, unknown).items():
-            client = _client_in(answer)
-            if client is not None:
-                self.nodes[client] = node
+        self._know(asked, self._ask_nodes(asked, unknown))
         for each in missing:
             each.node = self.nodes.get(each.client)
 

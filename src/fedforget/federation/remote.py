@@ -6,10 +6,11 @@ after it drew, and to no other, so the cost of a rewind follows the rounds and n
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, MutableSet, Sequence
 from typing import Any, Protocol
 
 from fedforget.algorithm.ids import Id, id_block
+from fedforget.algorithm.notes import NO_NOTES
 from fedforget.algorithm.ports import (
     ForgetQuery,
     ForgetReply,
@@ -26,21 +27,22 @@ from fedforget.errors import ClientUnreachable, FedForgetError
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Arrays, Parcel, require_like
 from fedforget.federation.party import Epoch
+from fedforget.federation.standing import Standing, standing_in
+from fedforget.federation.wires import Wire
 
 
-class Wire(Protocol):
-    """Carries parcels to clients and brings their answers back."""
+class Listener(Protocol):
+    """Hears what clients say about themselves."""
 
-    def everyone(self, asked: Parcel) -> list[Parcel]:
-        """Ask every node that can be reached now, and return the answers."""
+    def tells(self, client: Id, standing: Standing) -> None:
+        """Hear how a client stands. Called with every answer."""
 
-    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
-        """Return the answer of each client in the order of the parcels, or why there is none.
+    def holds(self, client: Id, standing: Standing) -> None:
+        """Hear what a client holds in the state that is committed next."""
 
-        A parcel may be delivered more than once. ClientUnreachable stands for a client that did not answer in time.
-        """
 
-    def close(self) -> None: ...
+def _none_leave() -> Collection[Id]:
+    return ()
 
 
 class RemoteFederation:
@@ -48,6 +50,7 @@ class RemoteFederation:
 
     ``drawn_after``: the clients that a round after this one has drawn, including the one that is under way.
     ``undelivered``: whole clients that left while they could not be reached; they are told when they are back.
+    ``leaving``: clients that a batch is about to remove as a whole, so that nothing less needs to reach them.
     """
 
     def __init__(
@@ -57,29 +60,57 @@ class RemoteFederation:
         epoch: Epoch,
         drawn_after: Callable[[int], Collection[Id]],
         *,
-        undelivered: set[Id] | None = None,
+        undelivered: MutableSet[Id] | None = None,
+        leaving: Callable[[], Collection[Id]] = _none_leave,
+        listener: Listener | None = None,
         check: Callable[[Any, Any, Id], None] = require_like,
+        accept_mixed: bool = False,
     ) -> None:
         self._wire, self._run, self._epoch, self._drawn_after = wire, run, epoch, drawn_after
-        self.undelivered = set() if undelivered is None else undelivered
-        self._check = check
+        self.undelivered: MutableSet[Id] = set() if undelivered is None else undelivered
+        self._leaving, self._listener, self._check = leaving, listener, check
+        self._mixed = {"mixed": True} if accept_mixed else {}
 
     def who_are_you(self) -> list[Presence]:
+        return self.met(self.everyone())
+
+    def everyone(self) -> list[Parcel]:
+        """Ask every node that can be reached who it is, and hear what the clients say."""
         answers = self._wire.everyone(self._request(parcels.PRESENCE, None))
-        presences = [parcels.presence_in(answer) for answer in answers if "error" not in answer.body]
+        found = [answer for answer in answers if "error" not in answer.body]
+        for answer in found:
+            self._heard(parcels.client_in(answer), answer)
+        return found
+
+    def met(self, answers: Sequence[Parcel]) -> list[Presence]:
+        """Return the clients that have answered. Those that left are told so."""
+        presences = [parcels.presence_in(answer) for answer in answers]
         found = [presence for presence in presences if presence is not None]
         back = [presence.client for presence in found if presence.client in self.undelivered]
         self._deliver_removals(back)
         present = [presence for presence in found if presence.client not in back]
         return sorted(present, key=lambda presence: id_block(presence.client))
 
+    def give_plan(self, clients: Sequence[Id], plan: str) -> None:
+        """Send the plan of the run to clients that do not have it."""
+        self._answers([self._to(parcels.PLAN, client, plan=plan) for client in clients])
+
+    def done(self, handles: Mapping[Id, Collection[str]], facts: Mapping[str, Any]) -> list[Id]:
+        """Tell clients that their requests are carried out and purged. Return those that this did not reach."""
+        asked = [
+            self._to(parcels.DONE, client, handles=sorted(own), facts=dict(facts)) for client, own in handles.items()
+        ]
+        answers = zip(handles, self._ask(asked), strict=True)
+        return [client for client, answer in answers if isinstance(answer, FedForgetError)]
+
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
-        answers = self._ask([self._with_model(parcels.TRAIN, task) for task in tasks])
+        answers = self._ask([self._with_model(parcels.TRAIN, task, **self._mixed) for task in tasks])
         results = [self._reply(task, answer) for task, answer in zip(tasks, answers, strict=True)]
         failed = next((each for each in results if isinstance(each, FedForgetError)), None)
         if failed is not None:
             self._take_back([task for task, each in zip(tasks, answers, strict=True) if isinstance(each, Parcel)])
             raise failed
+        self._hold([(task.client, answer) for task, answer in zip(tasks, answers, strict=True)])
         return [each for each in results if isinstance(each, TrainReply)]
 
     def _reply(self, task: TrainTask, answer: Parcel | FedForgetError) -> TrainReply | FedForgetError:
@@ -104,10 +135,17 @@ class RemoteFederation:
         return parcels.agreement_in(answer, task.client)
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
-        asked = [self._to(parcels.WOULD_CHANGE, query.client, samples=list(query.samples)) for query in queries]
+        asked = [
+            self._to(parcels.WOULD_CHANGE, query.client, samples=list(query.samples))
+            for query in queries
+            if not query.leaving
+        ]
+        answers = iter(self._answers(asked))
         return [
-            parcels.forget_reply_in(answer, query.client, len(query.samples))
-            for query, answer in zip(queries, self._answers(asked), strict=True)
+            ForgetReply(query.client, (None,) * len(query.samples), now_empty=True)
+            if query.leaving
+            else parcels.forget_reply_in(next(answers), query.client, len(query.samples))
+            for query in queries
         ]
 
     def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]:
@@ -123,11 +161,12 @@ class RemoteFederation:
     def remove(self, orders: Sequence[RemoveOrder]) -> None:
         self._begin_epoch()
         self._deliver_removals([order.client for order in orders if order.samples is None])
-        parts = [(order.client, order.samples) for order in orders if order.samples is not None]
-        asked = [self._to(parcels.REMOVE, client, samples=list(samples)) for client, samples in parts]
-        for answer in self._ask(asked):
-            if isinstance(answer, FedForgetError):
-                raise answer
+        leaving = set(self._leaving())
+        parts = {
+            order.client: order.samples for order in orders if order.samples is not None and order.client not in leaving
+        }
+        asked = [self._to(parcels.REMOVE, client, samples=list(samples)) for client, samples in parts.items()]
+        self._hold(list(zip(parts, self._answers(asked), strict=True)))
 
     def _deliver_removals(self, clients: Sequence[Id]) -> None:
         """Remove whole clients, and note those that can't be reached: the server forgets them all the same."""
@@ -142,7 +181,12 @@ class RemoteFederation:
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
         self._begin_epoch()
-        self._answers([self._to(parcels.JOIN, new.client, **parcels.newcomer_fields(new)) for new in newcomers])
+        told = [new for new in newcomers if new.enrolled is None]
+        for new in newcomers:
+            if new.enrolled is not None and self._listener is not None:  # it holds its data already
+                self._listener.holds(new.client, Standing(new.enrolled.root, NO_NOTES, new.enrolled.commitment))
+        answers = self._answers([self._to(parcels.JOIN, new.client, **parcels.newcomer_fields(new)) for new in told])
+        self._hold(list(zip([new.client for new in told], answers, strict=True)))
 
     def reseed(self, seeds: Mapping[Id, Seed]) -> None:
         self._begin_epoch()
@@ -150,8 +194,10 @@ class RemoteFederation:
 
     def rewind(self, rounds_done: int) -> None:
         self._begin_epoch()
-        told = sorted(set(self._drawn_after(rounds_done)) - self.undelivered, key=id_block)
-        self._answers([self._to(parcels.REWIND, client, rounds_done=rounds_done) for client in told])
+        away = {*self.undelivered, *self._leaving()}
+        told = sorted(set(self._drawn_after(rounds_done)) - away, key=id_block)
+        answers = self._answers([self._to(parcels.REWIND, client, rounds_done=rounds_done) for client in told])
+        self._hold(list(zip(told, answers, strict=True)))
 
     def close(self) -> None:
         self._wire.close()
@@ -173,10 +219,23 @@ class RemoteFederation:
     def _ask(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
         """Return each client's answer, or the error that it raised or that stands for it."""
         answers = self._wire.exchange(asked) if asked else []
-        return [
+        found: list[Parcel | FedForgetError] = [
             answer if isinstance(answer, FedForgetError) else parcels.error_in(answer, client) or answer
             for (client, _), answer in zip(asked, answers, strict=True)
         ]
+        for (client, _), answer in zip(asked, found, strict=True):
+            if isinstance(answer, Parcel):
+                self._heard(client, answer)
+        return found
+
+    def _heard(self, client: Id, answer: Parcel) -> None:
+        if self._listener is not None:
+            self._listener.tells(client, standing_in(answer, client))
+
+    def _hold(self, answers: Sequence[tuple[Id, Parcel | FedForgetError]]) -> None:
+        for client, answer in answers:
+            if self._listener is not None and isinstance(answer, Parcel):
+                self._listener.holds(client, standing_in(answer, client))
 
     def _answers(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel]:
         """Return each client's answer. Raise the first error in the order of the clients."""

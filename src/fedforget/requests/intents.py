@@ -10,7 +10,7 @@ from typing import Any
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import Id, canonical_id
-from fedforget.algorithm.ports import Newcomer
+from fedforget.algorithm.ports import Enrolled, Newcomer
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.parsing import parse_object
 from fedforget.requests.leaves import TargetLeaves
@@ -92,6 +92,7 @@ class Intent:
                         new.client,
                         None if new.seed is None else [new.seed.value.hex(), new.seed.nonce.hex()],
                         [[sample, content.hex()] for sample, content in new.samples],
+                        None if new.enrolled is None else [new.enrolled.commitment.hex(), new.enrolled.root.hex()],
                     ]
                     for new in decision.joining
                 ],
@@ -112,8 +113,9 @@ class Intent:
                 canonical_id(client),
                 None if seed is None else Seed(*map(bytes.fromhex, seed)),
                 tuple((canonical_id(sample), bytes.fromhex(content)) for sample, content in samples),
+                None if enrolled is None else Enrolled(*map(bytes.fromhex, enrolled)),
             )
-            for client, seed, samples in raw.get("joining", ())
+            for client, seed, samples, enrolled in raw.get("joining", ())
         )
         decision = Decision(
             requests=tuple(Request(client, sample) for client, sample in raw["requests"]),

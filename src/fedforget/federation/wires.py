@@ -1,0 +1,127 @@
+"""Wires that add one concern to another wire: signatures are verified, and silence is noted."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedforget.algorithm.ids import Id
+from fedforget.errors import ClientUnreachable, FedForgetError, SignatureRefused
+from fedforget.federation import parcels
+from fedforget.federation.parcels import Parcel
+from fedforget.federation.signing import verified
+
+log = logging.getLogger("fedforget")
+
+
+class Wire(Protocol):
+    """Carries parcels to clients and brings their answers back."""
+
+    def everyone(self, asked: Parcel) -> list[Parcel]:
+        """Ask every node that can be reached now, and return the answers."""
+
+    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
+        """Return the answer of each client in the order of the parcels, or why there is none.
+
+        A parcel may be delivered more than once. ClientUnreachable stands for a client that did not answer in time.
+        """
+
+    def close(self) -> None: ...
+
+
+KeyOf = Callable[[Id], Ed25519PublicKey | None]
+
+
+class Signatures:
+    """Knows the clients' public keys. A client without one signs nothing (a simulation, a test in one process)."""
+
+    def __init__(self, key_of: KeyOf) -> None:
+        self._key_of = key_of
+
+    def checked(self, client: Id, asked: Parcel, answer: Parcel) -> Parcel:
+        """Return an answer without its signature. Raise SignatureRefused unless the client signed it."""
+        key = self._key_of(client)
+        if key is None:
+            return answer
+        if "client" in answer.body and parcels.client_in(answer) != client:
+            raise SignatureRefused(f"another client answered for client {client}", hint="look at its node")
+        return verified(key, asked, answer)
+
+    def client_of(self, asked: Parcel, answer: Parcel | None) -> Id | None:
+        """Return which client a node has proved to answer for; None if it is none of this run."""
+        if answer is None:
+            return None
+        try:
+            client = parcels.client_in(answer)
+            self.checked(client, asked, answer)
+        except FedForgetError as error:
+            log.warning("a node was not accepted: %s", error.message)
+            return None
+        return client
+
+
+class SignedWire:
+    """A ``Wire`` whose answers come from the clients that they name."""
+
+    def __init__(self, wire: Wire, signatures: Signatures) -> None:
+        self._wire, self._signatures = wire, signatures
+
+    def everyone(self, asked: Parcel) -> list[Parcel]:
+        answers = ((self._signatures.client_of(asked, answer), answer) for answer in self._wire.everyone(asked))
+        return [
+            self._signatures.checked(client, asked, answer)
+            if client is not None
+            else Parcel({"error": {"code": SignatureRefused.code, "message": "it is not signed", "hint": ""}})
+            for client, answer in answers
+        ]
+
+    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
+        answers = self._wire.exchange(asked)
+        return [self._checked(*each, answer) for each, answer in zip(asked, answers, strict=True)]
+
+    def _checked(self, client: Id, asked: Parcel, answer: Parcel | FedForgetError) -> Parcel | FedForgetError:
+        if isinstance(answer, FedForgetError):
+            return answer
+        try:
+            return self._signatures.checked(client, asked, answer)
+        except FedForgetError as error:
+            return error
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class Attendance(Protocol):
+    """Notes which clients answer."""
+
+    def answered(self, *clients: Id) -> None: ...
+
+    def fell_silent(self, client: Id, round_: int) -> None: ...
+
+
+class AttentiveWire:
+    """A ``Wire`` that notes which clients do not answer, and that they answer again."""
+
+    def __init__(self, wire: Wire, attendance: Attendance) -> None:
+        self._wire, self._attendance = wire, attendance
+
+    def everyone(self, asked: Parcel) -> list[Parcel]:
+        answers = self._wire.everyone(asked)
+        self._attendance.answered(*(parcels.client_in(each) for each in answers if "error" not in each.body))
+        return answers
+
+    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
+        answers = self._wire.exchange(asked)
+        for (client, parcel), answer in zip(asked, answers, strict=True):
+            if isinstance(answer, ClientUnreachable | SignatureRefused):
+                self._attendance.fell_silent(client, int(parcel.body.get("round", 0)))
+        self._attendance.answered(
+            *(each[0] for each, answer in zip(asked, answers, strict=True) if isinstance(answer, Parcel))
+        )
+        return answers
+
+    def close(self) -> None:
+        self._wire.close()
