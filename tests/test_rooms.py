@@ -35,6 +35,7 @@ ALLOWED: dict[str, set[str]] = {
     "session": {
         "numpy",
         "torch",
+        "cryptography",
         *ours("errors", "algorithm", "planner", "disk", "requests", "store", "training", "data", "federation"),
     },
     "evidence": {

@@ -49,7 +49,7 @@ def train(
             instead=lambda: f"resume it with {hints.train(path)}",
         ) as session:  # fmt: skip
             status = session.train(goal)
-    warnings = rho_warnings(status.rho_s, status.rho_c)
+    warnings = [] if status.rho_s is None else rho_warnings(status.rho_s, status.rho_c)
     output.emit({**asdict(status), "warnings": warnings}, lambda: standing(asdict(status)))
     for warning in warnings:
         output.warn(warning)

@@ -23,7 +23,7 @@ from fedforget.algorithm.ports import (
     TrainTask,
 )
 from fedforget.algorithm.seeds import Seed
-from fedforget.errors import ClientUnreachable, FedForgetError
+from fedforget.errors import ClientUnreachable, FedForgetError, SignatureRefused
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Arrays, Parcel, require_like
 from fedforget.federation.party import Epoch
@@ -41,7 +41,7 @@ class Listener(Protocol):
         """Hear what a client holds in the state that is committed next."""
 
 
-def _none_leave() -> Collection[Id]:
+def _none() -> Collection[Id]:
     return ()
 
 
@@ -51,6 +51,8 @@ class RemoteFederation:
     ``drawn_after``: the clients that a round after this one has drawn, including the one that is under way.
     ``undelivered``: whole clients that left while they could not be reached; they are told when they are back.
     ``leaving``: clients that a batch is about to remove as a whole, so that nothing less needs to reach them.
+    ``silent``: clients that did not answer lately, so that their removal need not wait for them. ``until_done``: a
+    client that left stays undelivered until the caller has told it that everything is done.
     """
 
     def __init__(
@@ -61,14 +63,18 @@ class RemoteFederation:
         drawn_after: Callable[[int], Collection[Id]],
         *,
         undelivered: MutableSet[Id] | None = None,
-        leaving: Callable[[], Collection[Id]] = _none_leave,
+        leaving: Callable[[], Collection[Id]] = _none,
         listener: Listener | None = None,
         check: Callable[[Any, Any, Id], None] = require_like,
+        silent: Callable[[], Collection[Id]] = _none,
         accept_mixed: bool = False,
+        until_done: bool = False,
     ) -> None:
         self._wire, self._run, self._epoch, self._drawn_after = wire, run, epoch, drawn_after
         self.undelivered: MutableSet[Id] = set() if undelivered is None else undelivered
-        self._leaving, self._listener, self._check = leaving, listener, check
+        self._leaving, self._silent, self._listener, self._check = leaving, silent, listener, check
+        self._until_done = until_done
+        self.removed: set[Id] = set()  # whole clients that know that they leave
         self._mixed = {"mixed": True} if accept_mixed else {}
 
     def who_are_you(self) -> list[Presence]:
@@ -86,6 +92,8 @@ class RemoteFederation:
         """Return the clients that have answered. Those that left are told so."""
         presences = [parcels.presence_in(answer) for answer in answers]
         found = [presence for presence in presences if presence is not None]
+        gone = [parcels.client_in(answer) for answer, each in zip(answers, presences, strict=True) if each is None]
+        self.removed |= set(gone) & set(self.undelivered)
         back = [presence.client for presence in found if presence.client in self.undelivered]
         self._deliver_removals(back)
         present = [presence for presence in found if presence.client not in back]
@@ -170,14 +178,21 @@ class RemoteFederation:
 
     def _deliver_removals(self, clients: Sequence[Id]) -> None:
         """Remove whole clients, and note those that can't be reached: the server forgets them all the same."""
-        asked = [self._to(parcels.REMOVE, client, samples=None) for client in clients]
-        for client, answer in zip(clients, self._ask(asked), strict=True):
-            if isinstance(answer, ClientUnreachable):
+        silent = set(self._silent())
+        for client in clients:
+            if self._until_done or client in silent:
+                self.undelivered.add(client)
+        reached = [client for client in clients if client not in silent]
+        asked = [self._to(parcels.REMOVE, client, samples=None) for client in reached]
+        for client, answer in zip(reached, self._ask(asked), strict=True):
+            if isinstance(answer, ClientUnreachable | SignatureRefused):
                 self.undelivered.add(client)
             elif isinstance(answer, FedForgetError):
                 raise answer
             else:
-                self.undelivered.discard(client)
+                self.removed.add(client)
+                if not self._until_done:
+                    self.undelivered.discard(client)
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
         self._begin_epoch()

@@ -76,6 +76,12 @@ class RequestBook:
         )
         return str(rows[0][0]) if rows else None
 
+    def id_of_exactly(self, target: Request) -> str | None:
+        """Return the id of the request that last erased exactly this target; None if none did."""
+        sql = "SELECT request FROM erased WHERE pseudonym = ? ORDER BY sequence DESC LIMIT 1"
+        rows = self.database.rows(sql, (self._pseudonyms.of(target),))
+        return str(rows[0][0]) if rows else None
+
     def was_erased_by(self, identifier: str, target: Request) -> bool:
         """Return whether the request is or was for exactly this target."""
         if self._pending.is_for(identifier, target):

@@ -90,6 +90,9 @@ class EventChain:
         """Return the sequence number of the last event."""
         return int(self._database.rows("SELECT coalesce(max(sequence), 0) FROM events")[0][0])
 
+    def first(self) -> Event:
+        return self._events(self._database.rows(f"{_COLUMNS} ORDER BY sequence LIMIT 1"))[0]
+
     def last(self) -> Event | None:
         rows = self._database.rows(f"{_COLUMNS} ORDER BY sequence DESC LIMIT 1")
         return next(iter(self._events(rows)), None)

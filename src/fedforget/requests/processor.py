@@ -67,6 +67,15 @@ class Processor:
                 self.book.receive(submission, known)
         return [known.get(r, i) for i, r in zip(submission.ids, submission.requests, strict=True)]
 
+    def begin(self, submission: Submission) -> None:
+        """Commit the intent to erase whole clients, before earlier batches are applied that may wait for them."""
+        known = self.intake.known(submission.requests)
+        fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
+        wanted = {**self.book.pending_of(list(known.values())), **fresh}
+        if wanted and self.book.ids_of_key(submission) is None:
+            journal = _BatchJournal(self, dict(wanted), submission, known)
+            journal.begin(decide(self.server, list(wanted.values())))
+
     def forget(
         self,
         wanted: Mapping[str, Request],

@@ -16,8 +16,9 @@ from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.session.engine import Model
 from fedforget.store import hints
+from fedforget.store.contacts import Enrolment
 from fedforget.store.creation import NewRun, create
-from fedforget.store.new_clients import LocalNewClients
+from fedforget.store.new_clients import LocalNewClients, RemoteNewClients
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic
@@ -50,6 +51,26 @@ def create_run(
             clients=LocalNewClients(
                 {client: seeds.client(client) for client in members}, data.contents_of(members), data.is_in_memory
             ),
+            initial=State(weights_of(model.module)),
+            learner=parts_of(model.module, model.loss),
+        )
+        create(path, new)
+
+
+def create_remote_run(
+    path: Path, wanted: PlanFile, model: Model, seeds: SeedSource, enrolments: Sequence[Enrolment]
+) -> None:
+    """Create a run of clients on other machines. The plan file lacks only the commitment to the server's seed."""
+    if not enrolments:
+        raise PlanRefused("the federation has no clients", hint="give the enrolment file of at least one")
+    server_seed = seeds.server()
+    with fixed_arithmetic(float_type(model.module)):
+        new = NewRun(
+            file=replace(wanted, server_commitment=server_seed.commitment),
+            server_seed=server_seed,
+            seed_origin=seeds.origin,
+            tree_key=seeds.tree_key(),
+            clients=RemoteNewClients(enrolments),
             initial=State(weights_of(model.module)),
             learner=parts_of(model.module, model.loss),
         )

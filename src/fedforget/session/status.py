@@ -27,11 +27,11 @@ class Status:
     steps_done: int
     steps: int
     clients: int
-    samples: int
+    samples: int | None  # None: only the clients know
     clients_per_round: int
     batch_size: int
     local_steps: int
-    rho_s: float
+    rho_s: float | None
     rho_c: float
     model_digest: str | None
     withdrawn: bool
@@ -46,11 +46,14 @@ class Status:
     tainted: bool
     environments: list[dict[str, Any]]  # which rounds each trained; more than one kind is a mixed run
     mixed_environments: bool
+    silent: list[dict[str, Any]]  # clients on other machines that do not answer, the longest silence first
+    enrolled: int  # clients that join with the next contact
+    undelivered: int  # clients that left and do not know it yet
 
 
 def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
-    plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
+    plan, server, sizes = run.file.plan, run.server, None if run.is_remote else run.clients.sizes()
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
     book = run.record.book
@@ -64,11 +67,11 @@ def status_of(run: OpenRun) -> Status:
         steps_done=server.rounds_done * plan.local_steps,
         steps=plan.steps,
         clients=len(server.roster),
-        samples=sum(sizes.values()),
+        samples=None if sizes is None else sum(sizes.values()),
         clients_per_round=plan.clients_per_round,
         batch_size=plan.batch_size,
         local_steps=plan.local_steps,
-        rho_s=plan.realised_rho_s(sizes.values()),
+        rho_s=None if sizes is None else plan.realised_rho_s(sizes.values()),
         rho_c=plan.realised_rho_c(len(server.roster)),
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,
@@ -86,6 +89,9 @@ def status_of(run: OpenRun) -> Status:
         tainted=run.record.book.tainted,
         environments=[each.as_dict() for each in trained],
         mixed_environments=is_mixed(trained),
+        silent=[silence.as_dict() for silence in run.remote.contacts.silences()] if run.is_remote else [],
+        enrolled=len(run.remote.contacts.waiting(server.roster)) if run.is_remote else 0,
+        undelivered=len(run.remote.contacts.undelivered) if run.is_remote else 0,
     )
 
 

@@ -12,7 +12,9 @@ from fedforget.algorithm.ports import State
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.leaves import TargetLeaves
+from fedforget.requests.ports import Inbox
 from fedforget.requests.processor import Processor
+from fedforget.session.guard import LearnerGuard
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.store.commitments import commitments_digest
@@ -30,6 +32,8 @@ class RunWork:
     run: OpenRun
     server: Server
     options: RoundOptions
+    guard: LearnerGuard
+    inbox: Inbox
     _learner_checked: bool = False
 
     @property
@@ -39,11 +43,7 @@ class RunWork:
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
         """Check once per session: no other process changes the learner of this one."""
         if not self._learner_checked:
-            from fedforget.session.learner_check import LearnerCheck  # noqa: PLC0415 (torch)
-
-            server = self.run.server
-            stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)
-            LearnerCheck(self.engine(), self.run, self.server, stays, leaving).require(self.options.other_environment)
+            self.guard.require(rewind_to, leaving)
             self._learner_checked = True
 
     def check_state(self, rewind_to: int) -> None:
@@ -57,11 +57,7 @@ class RunWork:
         self.run.part.check(clients)
 
     def pledge(self, decision: Decision) -> Pledge | None:
-        from fedforget.session.pledge import make_pledge  # noqa: PLC0415 (torch)
-
-        stays = self.run.server.kept_at_or_before(decision.rewind_to)
-        witnessed = self.run.file.plan.last_witnessed_round(stays)
-        return None if witnessed else make_pledge(self.engine(), self.run, decision)
+        return self.guard.pledge(decision)
 
     def begin_rounds(self) -> None:
         self.run.record.environments.begin(self.run.server.rounds_done + 1, numeric_environment())
@@ -121,7 +117,7 @@ class RunWork:
         record = self.run.record
         return Processor(
             self.server,
-            Intake(self.run, record.book, self.run.inbox),
+            Intake(self.run, record.book, self.inbox),
             record.batches,
             self,
             recompute_all=self.options.other_environment is OtherEnvironment.RECOMPUTE,

@@ -5,7 +5,7 @@ It is not part of the run's function. A client that leaves has no row in it, as 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, MutableSet
+from collections.abc import Collection, Iterator, MutableMapping, MutableSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,12 +14,13 @@ from typing import Any
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.tree import LABEL_BYTES
-from fedforget.disk.column_checks import check, is_blob, is_id, is_name, is_text, is_whole
+from fedforget.disk.column_checks import check, is_blob, is_id, is_name, is_one_of, is_text, is_whole
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged
 from fedforget.requests.lifecycle import as_written
 
 KEY_BYTES = 32  # of an Ed25519 public key
+WITHDRAWN, LEAVES, ADDED = KINDS = ("withdrawal", "client", "addition")
 
 SCHEMA = f"""
 CREATE TABLE epoch (
@@ -37,6 +38,12 @@ CREATE TABLE enrolled (
 CREATE TABLE nodes (
     client ANY PRIMARY KEY {check(is_id("client"))},
     node TEXT NOT NULL {check(f"{is_text('node')} AND length(node) BETWEEN 1 AND 20 AND node NOT GLOB '*[^0-9]*'")}
+) STRICT, WITHOUT ROWID;
+CREATE TABLE untold (
+    client ANY NOT NULL {check(is_id("client"))},
+    handle TEXT NOT NULL {check(is_name("handle"))},
+    kind TEXT NOT NULL {check(is_one_of("kind", *KINDS))},
+    PRIMARY KEY (client, handle)
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE undelivered (
     client ANY PRIMARY KEY {check(is_id("client"))}
@@ -130,8 +137,26 @@ class Contacts:
         if joined or gone:
             with self.database.transaction():
                 self.database.run_many("UPDATE enrolled SET joins = 0 WHERE client = ?", joined)
-                for table in ("enrolled", "nodes", "silent"):
+                for table in ("enrolled", "nodes", "silent", "untold"):
                     self.database.run_many(f"DELETE FROM {table} WHERE client = ?", gone)  # noqa: S608 (our own names)
+
+    # Requests made at clients
+
+    def untold(self) -> dict[tuple[Id, str], str]:
+        """Return the kind of each request of a client that the client does not know to be finished."""
+        rows = self.database.rows("SELECT client, handle, kind FROM untold")
+        return {(client, handle): kind for client, handle, kind in rows}
+
+    def asked(self, client: Id, handle: str, kind: str) -> None:
+        """Note that a client asks for something, until it has been told that it is finished."""
+        with self.database.transaction():
+            self.database.run("INSERT OR REPLACE INTO untold VALUES (?, ?, ?)", (client, handle, kind))
+
+    def told(self, client: Id, handles: Collection[str]) -> None:
+        """Note that a client knows these requests to be finished."""
+        with self.database.transaction():
+            rows = ((client, handle) for handle in handles)
+            self.database.run_many("DELETE FROM untold WHERE client = ? AND handle = ?", rows)
 
     # Silence
 

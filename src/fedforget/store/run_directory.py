@@ -177,6 +177,8 @@ class OpenRun:
             for name in (SERVER, METRICS, *self.part.files, RECORD):
                 if name in changed or name not in self.seals:
                     found = sealed_digest(self.path, name)
+                    if name == RECORD:  # after a crash it was not known
+                        self.record.database.page_sum = int(found, 16)
                 elif name == RECORD and total is not None:
                     found = sum_text(total)
                 else:

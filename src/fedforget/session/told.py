@@ -1,0 +1,154 @@
+"""What the clients of a deployment tell the server: what they hold, and which requests were made at them.
+
+A client tells of a request until it knows that it was carried out. So nothing is lost in a crash of the server, and
+what the record knows already is not taken twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from fedforget.algorithm.forget import Request
+from fedforget.algorithm.ids import Id
+from fedforget.algorithm.ports import Newcomer
+from fedforget.algorithm.withdrawals import ADDITION, WITHDRAWAL
+from fedforget.disk.files import digest
+from fedforget.federation.standing import Standing, Withdrawal
+from fedforget.requests.lifecycle import Stage, Submission, as_written
+from fedforget.store.contacts import ADDED, LEAVES, WITHDRAWN, Contacts
+from fedforget.store.run_directory import OpenRun
+
+
+@dataclass(slots=True)
+class Told:
+    """A ``Listener``, and the ``Inbox`` of a session: requests of clients beside those that were handed in here."""
+
+    run: OpenRun
+    environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by digest
+    _fresh: dict[Request, Submission] = field(default_factory=dict)
+    _additions: dict[tuple[Id, str], None] = field(
+        default_factory=dict
+    )  # that clients tell of, and that do not join yet
+    _joining: set[tuple[Id, str]] = field(default_factory=set)
+
+    @property
+    def _contacts(self) -> Contacts:
+        return self.run.remote.contacts
+
+    # Listener
+
+    def tells(self, client: Id, standing: Standing) -> None:
+        if standing.environment:
+            self.environments[digest(repr(sorted(standing.environment.items())).encode())] = standing.environment
+        if not standing.withdrawals and not standing.additions:
+            return
+        untold = self._contacts.untold()
+        for each in standing.withdrawals:
+            kind = LEAVES if each.whole else WITHDRAWN
+            if (client, each.handle) not in untold:
+                self._contacts.asked(client, each.handle, kind)
+            request = request_of(client, each.handle, kind)
+            if request not in self._fresh and not self._is_known(request):
+                self._fresh[request] = _submission(request, each)
+        for addition in standing.additions:
+            place = client, addition.handle
+            if place not in untold:
+                self._contacts.asked(*place, ADDED)
+            if place not in self._joining and client in self.run.server.roster:
+                self._additions[place] = None
+
+    def _is_known(self, request: Request) -> bool:
+        book, batches = self.run.record.book, self.run.record.batches
+        return (
+            request.client not in self.run.server.roster  # it has left, with everything
+            or book.id_of_exactly(request) is not None
+            or bool(book.pending_ids([request]))
+            or any(request in intent.decision.requests for intent in batches.unfinished())
+        )
+
+    def holds(self, client: Id, standing: Standing) -> None:
+        if standing.root is not None and standing.notes is not None:
+            self.run.remote.held.hear(client, (standing.root, standing.notes))
+
+    # Inbox
+
+    def __bool__(self) -> bool:
+        return bool(self._fresh) or bool(self.run.inbox)
+
+    def submissions(self) -> Sequence[tuple[Any, Submission]]:
+        return [*self.run.inbox.submissions(), *self._fresh.items()]
+
+    def take_away(self, place: Any) -> None:
+        if isinstance(place, Request):
+            self._fresh.pop(place, None)
+        else:
+            self.run.inbox.take_away(place)
+
+    def clean(self) -> None:
+        self.run.inbox.clean()
+
+    # What is to be done
+
+    def waiting(self) -> dict[str, Request]:
+        """Return the accepted requests of clients that are not carried out yet, by their ids."""
+        known = self.run.record.book.pending_ids(list(self._requests()))
+        return {identifier: request for request, identifier in known.items()}
+
+    def _requests(self) -> dict[Request, tuple[Id, str]]:
+        return {
+            request_of(client, handle, kind): (client, handle)
+            for (client, handle), kind in self._contacts.untold().items()
+            if kind != ADDED
+        }
+
+    def newcomers(self) -> list[Newcomer]:
+        """Return the additions that clients tell of. From now on they are taken for added."""
+        by_client: dict[Id, list[str]] = {}
+        for client, handle in self._additions:
+            if client in self.run.server.roster:
+                by_client.setdefault(client, []).append(handle)
+        self._joining |= self._additions.keys()
+        self._additions.clear()
+        return [
+            Newcomer(client, None, tuple((ADDITION + handle, b"") for handle in own))
+            for client, own in by_client.items()
+        ]
+
+    # What clients are to be told
+
+    def finished(self) -> dict[str, dict[Id, list[str]]]:
+        """Return the handles that are carried out and purged, by the id of the request and the client.
+
+        Additions have no request; they are under an empty id.
+        """
+        book, found = self.run.record.book, dict[str, dict[Id, list[str]]]()
+        for request, (client, handle) in self._requests().items():
+            identifier = book.id_of_exactly(request)
+            if identifier is not None and book.receipt(identifier).state == Stage.PURGED:
+                found.setdefault(identifier, {}).setdefault(client, []).append(handle)
+        if not self.run.record.batches.are_unfinished:
+            for (client, handle), kind in self._contacts.untold().items():
+                if kind == ADDED and (client, handle) not in self._additions:
+                    found.setdefault("", {}).setdefault(client, []).append(handle)
+        return found
+
+    def knows(self, client: Id, handles: Collection[str]) -> None:
+        """Note that a client knows its requests to be finished."""
+        self._contacts.told(client, handles)
+
+
+def request_of(client: Id, handle: str, kind: str) -> Request:
+    return Request(client, None if kind == LEAVES else WITHDRAWAL + handle)
+
+
+def _submission(request: Request, withdrawal: Withdrawal) -> Submission:
+    """Return a client's request as one that was made here. Times that cannot be read are taken to be now."""
+    made = Submission.of((request,), withdrawal.basis)
+    try:
+        received = min(as_written(withdrawal.received), made.received)
+        deadline = made.deadline if withdrawal.deadline is None else as_written(withdrawal.deadline)
+    except (ValueError, OverflowError):
+        return made
+    return replace(made, received=received, deadline=deadline, urgent=withdrawal.deadline is not None)
