@@ -22,6 +22,7 @@ from fedforget.federation import local_rounds
 from fedforget.federation.flower_client import Compute, client_app_of
 from fedforget.federation.flower_grid import GridWire
 from fedforget.federation.flower_nodes import GridNodes
+from fedforget.federation.flower_post import GridPost
 from fedforget.federation.flower_trainer import FlowerTrainer
 from fedforget.federation.learner_failures import as_training_failed
 from fedforget.federation.parcels import Parcel, require_like
@@ -200,7 +201,13 @@ class InFlower:
         self.nodes: dict[Id, int] = {}
         self.clock = Clock()
         wire = GridWire(
-            self.grid, self.nodes, patience=60, introduction=5, poll=1, clock=self.clock.now, wait=self.clock.wait
+            GridPost(self.grid),
+            self.nodes,
+            patience=60,
+            introduction=5,
+            poll=1,
+            clock=self.clock.now,
+            wait=self.clock.wait,
         )
         self.federation = RemoteFederation(
             wire, RUN, EpochInMemory(), drawn_after or (lambda _: list(self.parties)), check=check

@@ -20,6 +20,7 @@ from fedforget.algorithm.ports import LocalLearner
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
 from fedforget.federation.flower_grid import GridWire
+from fedforget.federation.flower_post import GridPost
 from fedforget.federation.ledger import LedgerInMemory
 from fedforget.federation.party import ClientParty, EpochInMemory
 from fedforget.federation.standing import Withdrawal
@@ -120,7 +121,7 @@ class Deployed:
     @contextlib.contextmanager
     def wire(self, run: OpenRun, signatures: Signatures) -> Iterator[Wire]:
         yield GridWire(
-            self.grid, run.remote.contacts.nodes, patience=self.patience, introduction=5, poll=1,
+            GridPost(self.grid), run.remote.contacts.nodes, patience=self.patience, introduction=5, poll=1,
             clock=self.clock.now, wait=self.clock.wait, client_of=signatures.client_of,
         )  # fmt: skip
 

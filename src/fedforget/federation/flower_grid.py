@@ -1,4 +1,4 @@
-"""The side of the server in Flower: a wire over the Grid.
+"""The side of the server in Flower: a wire over its post.
 
 Flower names nodes at random, so clients are found by asking. Replies come in any order, twice, or not at all; they are
 matched by the message they answer, and a message without an answer is sent again until the client's patience is over.
@@ -11,19 +11,15 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 
-from flwr.app import ArrayRecord, Message, MessageType
-from flwr.serverapp import Grid
-
 from fedforget.algorithm.ids import Id
-from fedforget.errors import ClientUnreachable, FedForgetError, TrainingFailed, shown
+from fedforget.errors import ClientUnreachable, FedForgetError, RunBusy, TrainingFailed, shown
 from fedforget.federation import parcels
-from fedforget.federation.flower_records import pack, pack_model, unpack
 from fedforget.federation.parcels import Parcel
+from fedforget.federation.post import Letter, Post
 
 log = logging.getLogger("fedforget")
 
 _RAISED, _APP_ERRORS = 2, (1, 6, 7)  # Flower's error codes: the app raised; it could not be loaded or run
-_TRAINING = {parcels.TRAIN, parcels.REPEAT}
 
 
 @dataclass(slots=True)
@@ -38,7 +34,7 @@ class _Waiting:
 
 
 class GridWire:
-    """A ``Wire`` over Flower's Grid.
+    """A ``Wire`` over Flower's post.
 
     ``nodes``: the node of each client, as far as it is known; the caller may persist it. ``patience``: seconds that a
     client may stay silent. ``poll``: seconds between two looks for replies. ``introduction``: seconds that a node has
@@ -48,7 +44,7 @@ class GridWire:
 
     def __init__(
         self,
-        grid: Grid,
+        post: Post,
         nodes: MutableMapping[Id, int],
         *,
         patience: float = 600.0,
@@ -58,16 +54,16 @@ class GridWire:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._grid, self.nodes = grid, nodes
+        self._post, self.nodes = post, nodes
         self._patience, self._poll, self._introduction = patience, poll, introduction
         self._clock, self._wait = clock, wait
         self._client_of = client_of or (lambda _, answer: _client_in(answer))
 
     def close(self) -> None:
-        """Do nothing: the Grid belongs to the ServerApp."""
+        self._post.close()
 
     def everyone(self, asked: Parcel) -> list[Parcel]:
-        nodes = list(self._grid.get_node_ids())
+        nodes = self._post.nodes()
         answers = self._ask_nodes(asked, nodes)
         self._know(asked, answers)
         return [answer for answer in answers.values() if answer is not None]
@@ -100,7 +96,7 @@ class GridWire:
         if not missing:
             return
         taken = set(self.nodes.values())
-        unknown = [node for node in self._grid.get_node_ids() if node not in taken]
+        unknown = [node for node in self._post.nodes() if node not in taken]
         asked = Parcel({**missing[0].parcel.body, "kind": parcels.PRESENCE, "client": None})
         self._know(asked, self._ask_nodes(asked, unknown))
         for each in missing:
@@ -108,17 +104,16 @@ class GridWire:
 
     def _ask_nodes(self, asked: Parcel, nodes: Sequence[int]) -> dict[int, Parcel | None]:
         """Ask nodes who they are. Only nodes that answer while others still do are in the result."""
-        messages = [_message(asked, node, {}) for node in nodes]
-        sent = dict(zip(self._grid.push_messages(messages), nodes, strict=True)) if messages else {}
+        sent = dict(zip(self._post.push([(asked, node) for node in nodes]), nodes, strict=True)) if nodes else {}
         found: dict[int, Parcel | None] = {}
         since = self._clock()
         while sent:
-            replies = list(self._grid.pull_messages(list(sent)))
-            for reply in replies:
-                node = sent.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None and not reply.has_error():
-                    found[node] = _unpacked(reply)
-            since = self._clock() if replies else since
+            letters = self._post.pull(list(sent))
+            for letter in letters:
+                node = sent.pop(letter.message, None)
+                if node is not None and letter.error is None:
+                    found[node] = letter.answer
+            since = self._clock() if letters else since
             if not sent or self._clock() - since >= self._introduction:
                 break
             self._wait(self._poll)
@@ -127,44 +122,34 @@ class GridWire:
     def _send(self, ready: Sequence[_Waiting]) -> None:
         if not ready:
             return
-        packed: dict[int, ArrayRecord] = {}
-        messages = [_message(each.parcel, each.node or 0, packed) for each in ready]
-        for each, identifier in zip(ready, self._grid.push_messages(messages), strict=True):
+        sent = self._post.push([(each.parcel, each.node or 0) for each in ready])
+        for each, identifier in zip(ready, sent, strict=True):
             each.message = identifier
 
     def _receive(self, waiting: dict[int, _Waiting], found: dict[int, Parcel | FedForgetError]) -> None:
         sent = {each.message: place for place, each in waiting.items() if each.message}
-        for reply in self._grid.pull_messages(list(sent)) if sent else ():
-            place = sent.pop(reply.metadata.reply_to_message_id, None)
+        for letter in self._post.pull(list(sent)) if sent else ():
+            place = sent.pop(letter.message, None)
             if place is None:
                 continue  # an answer that came twice
             each = waiting[place]
-            if not reply.has_error():
-                found[place] = _answer(reply, each.client)
+            if letter.error is None and not _is_busy(letter):
+                found[place] = letter.answer or parcels.broken(each.client, "an answer that cannot be read")
                 del waiting[place]
-            elif reply.error.code == _RAISED or reply.error.code in _APP_ERRORS:
-                found[place] = _app_failed(each.client, reply.error.reason)
+            elif letter.error == _RAISED or letter.error in _APP_ERRORS:
+                found[place] = _app_failed(each.client, letter.reason)
                 del waiting[place]
             else:  # the node or its process has gone, or the message: ask again, of the node that is there by then
-                log.warning("client %s did not answer (Flower's error %d)", shown(each.client), reply.error.code)
-                self.nodes.pop(each.client, None)
+                log.warning("client %s did not answer (Flower's error %s)", shown(each.client), letter.error)
+                if letter.error is not None:
+                    self.nodes.pop(each.client, None)
                 each.node, each.message = None, ""
 
 
-def _message(parcel: Parcel, node: int, packed: dict[int, ArrayRecord]) -> Message:
-    """``packed``: the models that other messages carry, so that a round's model is packed once."""
-    kind = MessageType.TRAIN if parcel.body["kind"] in _TRAINING else MessageType.QUERY
-    if parcel.model is not None and id(parcel.model) not in packed:
-        packed[id(parcel.model)] = pack_model(parcel.model)
-    content = pack(parcel, None if parcel.model is None else packed[id(parcel.model)])
-    return Message(content, node, kind, group_id=str(parcel.body.get("round", "")))
-
-
-def _unpacked(reply: Message) -> Parcel | None:
-    try:
-        return unpack(reply.content)
-    except FedForgetError:
-        return None
+def _is_busy(letter: Letter) -> bool:
+    """Return whether another process holds the client's state directory, for instance one that was left behind."""
+    error = {} if letter.answer is None else letter.answer.body.get("error")
+    return isinstance(error, dict) and error.get("code") == RunBusy.code
 
 
 def _client_in(answer: Parcel | None) -> Id | None:
@@ -173,11 +158,6 @@ def _client_in(answer: Parcel | None) -> Id | None:
         return None if answer is None else parcels.client_in(answer)
     except FedForgetError:
         return None
-
-
-def _answer(reply: Message, client: Id) -> Parcel | FedForgetError:
-    found = _unpacked(reply)
-    return parcels.broken(client, "an answer that cannot be read") if found is None else found
 
 
 def _app_failed(client: Id, reason: str | None) -> TrainingFailed:

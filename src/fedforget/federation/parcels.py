@@ -23,7 +23,7 @@ Arrays = Mapping[str, NDArray[Any]]
 PRESENCE, TRAIN, REPEAT = "presence", "train", "repeat"
 WOULD_CHANGE, WOULD_JOIN = "what-would-change", "what-would-join"
 REMOVE, JOIN, RESEED, REWIND = "remove", "join", "reseed", "rewind"
-PLAN, DONE = "plan", "done"
+PLAN, DONE, REPLAY = "plan", "done", "replay"
 _NONCE_BYTES = 16
 
 
