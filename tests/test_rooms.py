@@ -88,7 +88,9 @@ TOP: dict[str, set[str]] = {
     "__init__.py": ours("algorithm", "errors", "evidence", "planner", "requests", "run", "session"),
     "__main__.py": ours("cli"),
     "builtin.py": ours(*_BELOW_RUN, "run"),
+    "deployed_client.py": ours(*_BELOW_RUN, "client_side"),
     "errors.py": set(),
+    "flower.py": {"flwr", *ours(*_BELOW_RUN, "builtin", "client_side", "deployed_client", "run")},
     "run.py": {"torch", *ours(*_BELOW_RUN, "evidence")},
 }
 ALLOWED["cli"] = {

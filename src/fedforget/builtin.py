@@ -15,6 +15,7 @@ from fedforget.data.registry import DIGITS, NAMES, dataset_of
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
+from fedforget.store.contacts import Enrolment
 from fedforget.store.plan_file import NAME, PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 
@@ -49,12 +50,19 @@ def start_run(
     without: Sequence[Request] = (),
     model: str | None = None,
     weights: Path | None = None,
+    enrolments: Sequence[Enrolment] = (),
 ) -> bool:
     """Create a run on a built-in dataset, and return True; or find that it exists with the same plan.
 
-    ``model``: one of those that fit the data, by name. ``weights``: a file to begin from.
+    ``model``: one of those that fit the data, by name. ``weights``: a file to begin from. ``enrolments``: clients on
+    other machines, which hold the data themselves; the dataset then is only the server's test set.
     """
-    from fedforget.session.starting import create_run, require_no_file, require_same  # noqa: PLC0415 (torch)
+    from fedforget.session.starting import (  # noqa: PLC0415 (torch)
+        create_remote_run,
+        create_run,
+        require_no_file,
+        require_same,
+    )
 
     require_no_file(path)
     source, exists = SeedSource(seed), run_directory.is_run(path)
@@ -70,6 +78,8 @@ def start_run(
     if exists:
         with run_directory.reading(path, only_idle=False) as run:
             require_same(run, wanted, source, without)
+    elif enrolments:
+        create_remote_run(path, wanted, built, source, enrolments)
     else:
         create_run(path, wanted, built, federation.data(owners), source, without)
     return not exists
@@ -131,6 +141,17 @@ def engine_of(
     owners: Mapping[Any, Any] = federation.owners() if all_data else _present(run)
     model = Model.of(build_model(file.model, bytes(32)))
     return Engine.of_run(file, run.path, model, federation.data(owners), workforce, data_dir)
+
+
+def remote_engine_of(run: OpenRun, *, data_dir: Path | None = None) -> Engine:
+    """Build the model of an open run whose clients are on other machines, and find the server's test set."""
+    require_built_in(run)
+    _require_buildable(run)
+    from fedforget.session.engine import Engine, Model  # noqa: PLC0415 (torch)
+    from fedforget.training.models import build_model  # noqa: PLC0415
+
+    model = Model.of(build_model(run.file.model, bytes(32)))
+    return Engine.of_run(run.file, run.path, model, _federation_of(run, data_dir).data({}), _INLINE)
 
 
 def _federation_of(run: OpenRun, data_dir: Path | None) -> Federation:

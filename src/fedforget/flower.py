@@ -9,8 +9,9 @@ or a torch ``Dataset`` whose index is the id. Both apps get the same two functio
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +22,14 @@ from flwr.serverapp import Grid, ServerApp
 from fedforget import builtin
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
+from fedforget.client_side.opened import Learning, OpenClient
 from fedforget.data.federated import FederatedData
+from fedforget.deployed_client import Answering, answering, built_in_learning, learning_of
 from fedforget.errors import FedForgetError, InvalidInput, quoted
+from fedforget.federation import post_relay
 from fedforget.federation.flower_client import client_app_of
 from fedforget.federation.flower_nodes import GridNodes
+from fedforget.federation.flower_post import GridPost
 from fedforget.federation.flower_processes import end_simulation_of_this_process
 from fedforget.federation.flower_relay import serve
 from fedforget.requests.request_file import read_requests
@@ -106,7 +111,15 @@ def client_app(*, model: MakeModel, data: DataOf, loss: MakeLoss | None = None) 
         built.require_described(problem)
         return Built(built, OwnSamples(data))
 
-    return client_app_of(compute=NodeWorker(build))
+    def learning(client: OpenClient) -> Learning:
+        return learning_of(client, Model.of(model(), loss), data(client.client))
+
+    @contextlib.contextmanager
+    def opened(context: Context) -> Iterator[Answering]:
+        with answering(context.node_config, learning) as found:
+            yield found
+
+    return client_app_of(opened, compute=NodeWorker(build))
 
 
 def _directory(given: Any) -> Path:
@@ -154,4 +167,21 @@ def _relay(grid: Grid, context: Context) -> None:
     end_simulation_of_this_process()
 
 
-built_in = client_app_of(compute=NodeWorker(builtin.built_of))
+# What `fedforget --federation flower:NAME` runs
+
+deployment_relay = ServerApp()
+
+
+@deployment_relay.main()
+def _relay_parcels(grid: Grid, context: Context) -> None:
+    """Hand on the parcels of a command to the clients, until the command ends."""
+    post_relay.serve(GridPost(grid), str(context.run_config["socket"]))
+
+
+@contextlib.contextmanager
+def _built_in_client(context: Context) -> Iterator[Answering]:
+    with answering(context.node_config, built_in_learning(context.node_config)) as found:
+        yield found
+
+
+built_in = client_app_of(_built_in_client, compute=NodeWorker(builtin.built_of))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ import typer
 
 from fedforget.algorithm.plan import goal_of
 from fedforget.cli.app import app
+from fedforget.cli.enrolling import read_enrolments
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
@@ -19,7 +21,7 @@ from fedforget.errors import InvalidInput, quoted
 from fedforget.planner.storage import kept_bytes
 from fedforget.requests.request_file import read_requests
 from fedforget.store import hints, run_directory
-from fedforget.store.run_directory import OpenRun
+from fedforget.store.run_directory import OpenRun, is_run
 
 
 @app.command()
@@ -27,6 +29,10 @@ from fedforget.store.run_directory import OpenRun
 def train(
     run: Annotated[Path | None, typer.Argument(help="A run to resume.")] = None,
     out: Annotated[Path | None, typer.Option(help="Directory of a new run (or of the same run, to resume it).")] = None,
+    enrolled: Annotated[
+        list[Path] | None,
+        typer.Option(help="The enrolment file of a client on another machine; may be given several times."),
+    ] = None,
     *,
     plan: PlanOptions,
     until_round: Annotated[int | None, typer.Option(help="Stop after this round.")] = None,
@@ -39,7 +45,7 @@ def train(
 ) -> None:
     """Train a federation, or resume one. The same command again continues where it stopped."""
     _require_supported(device)
-    path, created = _started(run, out, plan.with_file().with_preset(), until_round, without, how.data_dir)
+    path, created = _started(run, out, plan.with_file().with_preset(), until_round, without, how, enrolled or [])
     with run_directory.writing(path) as opened:
         goal = goal_of(opened.file.plan.rounds, until_round)
         if opened.server.rounds_done == 0 < goal and len(opened.server.roster):
@@ -69,29 +75,36 @@ def _started(
     options: PlanOptions,
     until_round: int | None,
     without: Path | None,
-    data_dir: Path | None,
+    how: RoundsOptions,
+    enrolled: Sequence[Path],
 ) -> tuple[Path, bool]:
     """Return the run to train, and whether it was created just now."""
     from fedforget.builtin import start_run  # noqa: PLC0415 (scikit-learn, torch)
 
     if run is not None and out is None:
-        said = options.given() + (["without"] if without else [])
+        said = options.given() + (["without"] if without else []) + (["enrolled"] if enrolled else [])
         if said:
             names = ", ".join("--" + name.replace("_", "-") for name in said)
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to resume")
         return run, False
     if out is None or run is not None:
         raise InvalidInput("name exactly one run", hint="give --out for a new one, or the directory of one to resume")
+    if bool(enrolled) != (how.workforce().superlink is not None) and not is_run(out):
+        raise InvalidInput(
+            "clients on other machines need both: their enrolment files, and a way to reach them",
+            hint="give --enrolled FILE for each client, and --federation flower:NAME",
+        )
     if options.rounds is not None:
         goal_of(options.rounds, until_round)  # raises before a run is created
     return out, start_run(
         out,
-        options.data_choice(data_dir),
+        options.data_choice(how.data_dir),
         options.plan_for,
         seed=options.seed,
         without=read_requests(without) if without else [],
         model=options.model,
         weights=None if options.weights is None else Path(options.weights),
+        enrolments=read_enrolments(enrolled),
     )
 
 

@@ -41,7 +41,9 @@ class WorkforceOptions:
     federation: Annotated[
         str | None,
         typer.Option(
-            help="How clients are trained: pool (processes), inline or flower-simulation.", show_default="pool"
+            help="How clients are trained: pool (processes), inline, flower-simulation, or flower:NAME "
+            "(on other machines, by a SuperLink of Flower's configuration).",
+            show_default="pool",
         ),
     ] = None
     workers: Annotated[int | None, typer.Option(help="Processes that train.", show_default="one per core")] = None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Protocol
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
@@ -16,9 +17,15 @@ from fedforget.errors import FedForgetError, InvalidInput
 from fedforget.federation import local_rounds
 from fedforget.federation.flower_records import pack, unpack
 from fedforget.federation.parcels import Parcel, failure
-from fedforget.federation.party import ClientParty
 
-Open = Callable[[Context], AbstractContextManager[ClientParty]]
+
+class Answers(Protocol):
+    """What answers for a client: its party, or its open state directory."""
+
+    def answer(self, asked: Parcel) -> Parcel: ...
+
+
+Open = Callable[[Context], AbstractContextManager[Answers]]
 Compute = Callable[[Parcel], Parcel]
 
 

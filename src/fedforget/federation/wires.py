@@ -13,6 +13,7 @@ from fedforget.errors import ClientUnreachable, FedForgetError, SignatureRefused
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.signing import verified
+from fedforget.federation.traffic import Traffic
 
 log = logging.getLogger("fedforget")
 
@@ -89,6 +90,32 @@ class SignedWire:
             return self._signatures.checked(client, asked, answer)
         except FedForgetError as error:
             return error
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+class CountingWire:
+    """A ``Wire`` that counts the bytes of parcels and answers."""
+
+    def __init__(self, wire: Wire, traffic: Traffic) -> None:
+        self._wire, self._traffic = wire, traffic
+
+    def everyone(self, asked: Parcel) -> list[Parcel]:
+        answers = self._wire.everyone(asked)
+        for answer in answers:
+            self._traffic.sent(asked)
+            self._traffic.received(answer)
+        return answers
+
+    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
+        for _, parcel in asked:
+            self._traffic.sent(parcel)
+        answers = self._wire.exchange(asked)
+        for answer in answers:
+            if isinstance(answer, Parcel):
+                self._traffic.received(answer)
+        return answers
 
     def close(self) -> None:
         self._wire.close()

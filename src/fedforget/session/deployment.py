@@ -11,14 +11,17 @@ from typing import TYPE_CHECKING, Any
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.algorithm.draws import PrfPriorities
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, id_block
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.ports import Enrolled, Newcomer, State, TrainReply
+from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import InvalidInput, SignatureRefused
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.remote import RemoteFederation
-from fedforget.federation.wires import AttentiveWire, Signatures, SignedWire, Wire
+from fedforget.federation.traffic import Traffic
+from fedforget.federation.wires import AttentiveWire, CountingWire, Signatures, SignedWire, Wire
 from fedforget.requests.lifecycle import Basis, Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets
@@ -48,6 +51,7 @@ class Deployment:
     federation: RemoteFederation
     told: Told
     session: Session
+    traffic: Traffic
 
     @classmethod
     @contextlib.contextmanager
@@ -55,16 +59,17 @@ class Deployment:
         cls, run: OpenRun, make_wire: MakeWire, make_engine: Callable[[], Engine], options: RoundOptions = _AS_GIVEN
     ) -> Iterator[Deployment]:
         """Start a session, and ask every client that can be reached how it stands."""
-        told = Told(run)
+        told, traffic = Told(run), Traffic()
         with contextlib.ExitStack() as stack:
             engine = EngineOnDemand(make_engine, stack)
             engine()
             signatures = Signatures(lambda client: public_key_of(run, client))
-            wire = SignedWire(stack.enter_context(make_wire(run, signatures)), signatures)
+            carried = CountingWire(stack.enter_context(make_wire(run, signatures)), traffic)
+            wire = SignedWire(carried, signatures)
             server, federation = _server_of(run, wire, engine, told, options)
             stack.callback(federation.close)
             work = RunWork(engine, run, server, options, guard=LearnersElsewhere(), inbox=told)
-            found = cls(run, federation, told, Session(run, engine, work.processor(), options))
+            found = cls(run, federation, told, Session(run, engine, work.processor(), options), traffic)
             found.meet()
             yield found
 
@@ -157,6 +162,13 @@ class Deployment:
         receipts = attach_known_targets(book, book.receipts_of(ids), submission.requests)
         self._serve()
         return receipts
+
+    def add(self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str) -> Status:  # noqa: ARG002
+        """Refuse: clients add their own samples, and new clients enroll."""
+        raise InvalidInput(
+            f"the clients of {self.run.path} add their samples themselves",
+            hint="at the client: `fedforget client sync`; a new client: `fedforget enroll RUN FILE`",
+        )
 
     def run_pending(self, *, everything: bool = False) -> list[Receipt]:
         """Carry out all pending requests, also those that clients tell of. Under ``batch`` only once they are due."""

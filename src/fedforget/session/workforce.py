@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fedforget.errors import InvalidInput, quoted, shown
+from fedforget.federation.flower_deployment import superlink_of
 from fedforget.federation.flower_simulation import Simulation, require_installed
 from fedforget.federation.flower_trainer import Nodes
 from fedforget.federation.pool import PATIENCE
@@ -31,8 +32,10 @@ class Workforce:
     nodes: Nodes | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        if self.federation not in FEDERATIONS and (self.federation, self.nodes is None) != (FLOWER_APP, False):
-            raise InvalidInput(f"unknown federation {quoted(self.federation)}", hint=f"use {', '.join(FEDERATIONS)}")
+        of_app = (self.federation, self.nodes is None) == (FLOWER_APP, False)
+        if self.federation not in FEDERATIONS and not of_app and self.superlink is None:
+            known = ", ".join((*FEDERATIONS, "flower:NAME"))
+            raise InvalidInput(f"unknown federation {quoted(self.federation)}", hint=f"use {known}")
         patience = number_of(self.patience, "patience")
         workers = whole_or_none(self.workers, "workers")
         if workers is not None and workers < 1:
@@ -46,6 +49,11 @@ class Workforce:
             )
         if self.federation == FLOWER_SIMULATION and self.nodes is None:
             require_installed()
+
+    @property
+    def superlink(self) -> str | None:
+        """The name of the SuperLink that reaches clients on other machines (``flower:NAME``)."""
+        return superlink_of(self.federation)
 
     @property
     def can_fork(self) -> bool:

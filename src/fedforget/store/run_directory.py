@@ -91,6 +91,16 @@ class OpenRun:
             )
         return self.part
 
+    def require_reached(self, superlink: str | None) -> None:
+        """Refuse a command that does not reach the clients where they are."""
+        if superlink is not None:
+            _ = self.remote  # raises
+        elif self.is_remote:
+            raise InvalidInput(
+                f"the clients of {self.path} are on other machines",
+                hint="reach them with --federation flower:NAME; or hand requests in with --defer",
+            )
+
     def require_whole(self) -> None:
         """After a crash, raise CommitsLost if the databases contradict each other."""
         crash_check.require_whole(self.server, self.part, self.record)

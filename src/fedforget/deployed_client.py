@@ -1,0 +1,116 @@
+"""What a node of a deployment computes with: the client in its state directory, its samples, and the run's model."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
+from fedforget.client_side.identity import Identity
+from fedforget.client_side.opened import Learning, LearningOf, OpenClient, open_client
+from fedforget.data.federations import recorded
+from fedforget.errors import InvalidInput, LearnerDiffers
+from fedforget.federation.parcels import Parcel
+from fedforget.session.engine import Model
+from fedforget.training.arithmetic import fixed_arithmetic
+from fedforget.training.environment import numeric_environment
+from fedforget.training.identity import parts_of
+from fedforget.training.local_sgd import TorchLearner
+from fedforget.training.models import build_model
+from fedforget.training.streams import own_streams
+from fedforget.training.weights import float_type
+
+_HINT = "start it with --node-config \"state-dir='DIR'\", made by `fedforget client init`; see docs/flower.md"
+
+
+@dataclass(frozen=True, slots=True)
+class Answering:
+    """A client that this process holds, and what its rounds are computed with."""
+
+    client: OpenClient
+    learning: LearningOf
+
+    def answer(self, asked: Parcel) -> Parcel:
+        return self.client.answer(asked, self.learning)
+
+
+@contextlib.contextmanager
+def answering(node_config: Mapping[str, Any], learning: LearningOf) -> Iterator[Answering]:
+    """Open the client of a node for one message."""
+    if not node_config.get("state-dir"):
+        raise InvalidInput("this node holds no client's data", hint=_HINT)
+    with open_client(_state_dir(node_config)) as client:
+        yield Answering(client, learning)
+
+
+def _state_dir(node_config: Mapping[str, Any]) -> Path:
+    return Path(str(node_config["state-dir"])).expanduser()
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLearner:
+    """A ``LocalLearner`` that computes in fixed modes."""
+
+    model: Model
+    samples: SampleSource
+    plan: Plan
+
+    def train(self, work: LocalRound) -> Trained:
+        with fixed_arithmetic(float_type(self.model.module)), own_streams():
+            learner = TorchLearner(
+                self.model.module, self.samples, self.plan.local, self.model.loss, self.model.pristine
+            )
+            return learner.train(work)
+
+
+def learning_of(client: OpenClient, model: Model, samples: Any) -> Learning:
+    """Return what computes a client's rounds: its model, on its samples. Refuse a model that is not the run's."""
+    file = client.plan_file
+    if file is None:
+        raise InvalidInput("the client has no plan yet", hint="the server sends it first")
+    model.require_of(file, Path("the run"))
+    return Learning(
+        OwnLearner(model, client.checked(samples), file.plan), parts_of(model.module, model.loss), lambda: _here(model)
+    )
+
+
+def _here(model: Model) -> Mapping[str, str]:
+    with fixed_arithmetic(float_type(model.module)):
+        return numeric_environment()
+
+
+def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], Learning]:
+    """Return what makes the learner of a run with a built-in model, on the data that the state directory names."""
+
+    def learning(client: OpenClient) -> Learning:
+        file = client.plan_file
+        if file is None or not file.is_built_in:
+            raise LearnerDiffers(
+                "the model of this run is not built in", hint="deploy your own app, with fedforget.flower.client_app"
+            )
+        data_dir = node_config.get("data-dir")
+        state_dir, place = _state_dir(node_config), None if data_dir is None else Path(str(data_dir))
+        samples = samples_noted(Identity.read(state_dir).dataset, client.client, state_dir, place)
+        return learning_of(client, Model.of(build_model(file.model, bytes(32))), samples)
+
+    return learning
+
+
+def samples_noted(noted: Mapping[str, Any], client: Any, state_dir: Path, data_dir: Path | None = None) -> Any:
+    """Return a client's samples from where its state directory says that they are."""
+    if "own" in noted:
+        module, _, function = str(noted["own"]).partition(":")
+        return getattr(importlib.import_module(module), function)(client)
+    if "name" not in noted:
+        raise InvalidInput(
+            f"{state_dir} was made in Python, with samples of its own",
+            hint="deploy your own app, with fedforget.flower.client_app",
+        )
+    cut = recorded(noted, data_dir, state_dir)
+    samples = cut.data({client: cut.owners()[client]})[client]
+    return {sample: samples.sample(sample) for sample in samples.ids}

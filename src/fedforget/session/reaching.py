@@ -1,0 +1,34 @@
+"""How a session reaches clients on other machines: a wire over Flower, from a command or from a ServerApp."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from fedforget.federation.flower_deployment import deployed
+from fedforget.federation.flower_grid import GridWire
+from fedforget.federation.post import Post
+from fedforget.federation.wires import Signatures, Wire
+from fedforget.session.deployment import MakeWire
+from fedforget.session.workforce import Workforce
+from fedforget.store.run_directory import OpenRun
+
+_POLL = 0.2  # seconds: each look costs Flower some milliseconds
+OnPost = Callable[[], contextlib.AbstractContextManager[Post]]
+
+
+def wire_over(post: OnPost, patience: float) -> MakeWire:
+    """Return what reaches the clients of a run by a post. ``patience``: seconds that a client may stay silent."""
+
+    @contextlib.contextmanager
+    def reached(run: OpenRun, signatures: Signatures) -> Iterator[Wire]:
+        with post() as carrier:
+            nodes = run.remote.contacts.nodes
+            yield GridWire(carrier, nodes, patience=patience, poll=_POLL, client_of=signatures.client_of)
+
+    return reached
+
+
+def deployed_wire(workforce: Workforce) -> MakeWire:
+    """Return what reaches clients by the SuperLink that a command names."""
+    return wire_over(lambda: deployed(workforce.superlink or ""), workforce.patience)
