@@ -110,6 +110,13 @@ class Deployed:
         key = self.keys[client].public_key().public_bytes_raw() if self.signed else None
         return Enrolment(client, standing.commitment, standing.root, key)
 
+    def enrolment_of_new(self, client: Id) -> Enrolment:
+        """Return the enrolment of a client that is set up anew, with the seed that it had."""
+        if client not in self.memory.commitments():
+            self.provision(client)
+            self.grid.apps[self.node_of(client)] = app_of(self.party(client, self.learner))
+        return self.enrolment(client)
+
     def withdraw(self, client: Id, *samples: Id, number: int = 1, basis: str = "exogenous", whole: bool = False) -> str:
         """Make a request at a client. Return its handle."""
         handle = f"{number:032x}"

@@ -99,9 +99,10 @@ class RemoteFederation:
         present = [presence for presence in found if presence.client not in back]
         return sorted(present, key=lambda presence: id_block(presence.client))
 
-    def give_plan(self, clients: Sequence[Id], plan: str) -> None:
-        """Send the plan of the run to clients that do not have it."""
-        self._answers([self._to(parcels.PLAN, client, plan=plan) for client in clients])
+    def give_plan(self, clients: Sequence[Id], plan: str) -> dict[Id, FedForgetError]:
+        """Send the plan of the run to clients that do not have it. Return why some of them do not take it."""
+        answers = self._ask([self._to(parcels.PLAN, client, plan=plan) for client in clients])
+        return {c: answer for c, answer in zip(clients, answers, strict=True) if isinstance(answer, FedForgetError)}
 
     def done(self, handles: Mapping[Id, Collection[str]], facts: Mapping[str, Any]) -> list[Id]:
         """Tell clients that their requests are carried out and purged. Return those that this did not reach."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -93,6 +93,36 @@ class SignedWire:
 
     def close(self) -> None:
         self._wire.close()
+
+
+class GuardedWire:
+    """A ``Wire`` that asks nothing of clients that are not in order, but to remove everything.
+
+    ``problems``: what is wrong with each of them.
+    """
+
+    def __init__(self, wire: Wire, problems: Mapping[Id, FedForgetError]) -> None:
+        self._wire, self._problems = wire, problems
+
+    def everyone(self, asked: Parcel) -> list[Parcel]:
+        return self._wire.everyone(asked)
+
+    def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
+        sound = [each for each in asked if each[0] not in self._problems or _removes_all(each[1])]
+        answers = iter(self._wire.exchange(sound) if sound else ())
+        return [
+            self._problems[each[0]] if each[0] in self._problems and not _removes_all(each[1]) else next(answers)
+            for each in asked
+        ]
+
+    def close(self) -> None:
+        self._wire.close()
+
+
+def _removes_all(parcel: Parcel) -> bool:
+    return parcel.body["kind"] == parcels.DONE or (
+        parcel.body["kind"] == parcels.REMOVE and parcel.body["samples"] is None
+    )
 
 
 class CountingWire:

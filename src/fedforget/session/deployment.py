@@ -20,8 +20,9 @@ from fedforget.errors import InvalidInput, SignatureRefused
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.standing import standing_in
 from fedforget.federation.traffic import Traffic
-from fedforget.federation.wires import AttentiveWire, CountingWire, Signatures, SignedWire, Wire
+from fedforget.federation.wires import AttentiveWire, CountingWire, GuardedWire, Signatures, SignedWire, Wire
 from fedforget.requests.lifecycle import Basis, Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets
@@ -65,7 +66,7 @@ class Deployment:
             engine()
             signatures = Signatures(lambda client: public_key_of(run, client))
             carried = CountingWire(stack.enter_context(make_wire(run, signatures)), traffic)
-            wire = SignedWire(carried, signatures)
+            wire = GuardedWire(SignedWire(carried, signatures), told.problems)
             server, federation = _server_of(run, wire, engine, told, options)
             stack.callback(federation.close)
             work = RunWork(engine, run, server, options, guard=LearnersElsewhere(), inbox=told)
@@ -82,16 +83,23 @@ class Deployment:
     def meet(self) -> None:
         """Ask every node who it is, give the plan to clients that lack it, and tell clients that left that they did."""
         answers = self.federation.everyone()
+        self._examine(answers)
         plan = self.run.file
         without = [
             parcels.client_in(each)
             for each in answers
             if "plan" in each.body and each.body["plan"] != plan.digest and self._takes_part(each)
         ]
-        self.federation.give_plan(without, plan.encode().decode())
+        self.told.problems.update(self.federation.give_plan(without, plan.encode().decode()))
         self.federation.met(answers)
         self._processor.accept_inbox()
         self._tell_finished()
+
+    def _examine(self, answers: Sequence[Parcel]) -> None:
+        ahead = self._processor.server.drawn_after(self.run.server.rounds_done) if answers else ()
+        for answer in answers:
+            client = parcels.client_in(answer)
+            self.told.examine(client, standing_in(answer, client), may_be_ahead=client in ahead)
 
     def _takes_part(self, answer: Parcel) -> bool:
         return parcels.client_in(answer) in self.run.server.roster and not answer.body.get("gone")

@@ -15,6 +15,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.withdrawals import ADDITION, WITHDRAWAL
 from fedforget.disk.files import digest
+from fedforget.errors import FedForgetError, TrainingFailed, shown
 from fedforget.federation.standing import Standing, Withdrawal
 from fedforget.requests.lifecycle import Stage, Submission, as_written
 from fedforget.store.contacts import ADDED, LEAVES, WITHDRAWN, Contacts
@@ -26,6 +27,7 @@ class Told:
     """A ``Listener``, and the ``Inbox`` of a session: requests of clients beside those that were handed in here."""
 
     run: OpenRun
+    problems: dict[Id, FedForgetError] = field(default_factory=dict)  # of clients that are not in order
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by digest
     _fresh: dict[Request, Submission] = field(default_factory=dict)
     _additions: dict[tuple[Id, str], None] = field(
@@ -36,6 +38,24 @@ class Told:
     @property
     def _contacts(self) -> Contacts:
         return self.run.remote.contacts
+
+    def examine(self, client: Id, standing: Standing, *, may_be_ahead: bool) -> None:
+        """Compare what a client holds with what it held when the last round or batch was committed.
+
+        ``may_be_ahead``: it may have trained a round that was not committed.
+        """
+        self.problems.pop(client, None)
+        if client not in self.run.server.roster or standing.root is None:
+            return
+        root, notes = self.run.remote.held.of(client)
+        committed = self.run.server.commitments()[client]
+        if standing.commitment != committed:
+            self.problems[client] = _other_state(client, "it has another seed than the one it is committed to")
+        elif not self.run.record.batches.are_unfinished:
+            if standing.root != root:
+                self.problems[client] = _other_state(client, "its samples are not those that it held last")
+            elif standing.notes != notes and not may_be_ahead:
+                self.problems[client] = _other_state(client, "it does not know all rounds that it took part in")
 
     # Listener
 
@@ -137,6 +157,13 @@ class Told:
     def knows(self, client: Id, handles: Collection[str]) -> None:
         """Note that a client knows its requests to be finished."""
         self._contacts.told(client, handles)
+
+
+def _other_state(client: Id, what: str) -> TrainingFailed:
+    return TrainingFailed(
+        f"the local state of client {shown(client)} is not the one of this run: {what}",
+        hint="restore its state directory as it was last; or erase the client, because its rounds cannot be replayed",
+    )
 
 
 def request_of(client: Id, handle: str, kind: str) -> Request:

@@ -139,7 +139,8 @@ class OpenRun:
         if not self.crashed:
             self.record.vault.begin()
         self._clean(rewind=self.crashed)
-        self._write_behind(WriteBehind(low_priority=self.server.models.size_of_one() >= _LARGE))
+        if not self.is_remote:  # a round is durable before clients elsewhere train the next one
+            self._write_behind(WriteBehind(low_priority=self.server.models.size_of_one() >= _LARGE))
 
     def seal(self, last: Callable[[], None] | None = None) -> None:
         """Rewrite what changed of the function in canonical form, drop keys and seal. Nothing deleted can be read.
