@@ -19,6 +19,8 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalLearner
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
+from fedforget.evidence.remote_replay import rounds_of_clients, verify_remote
+from fedforget.evidence.replay import Verification
 from fedforget.federation.flower_grid import GridWire
 from fedforget.federation.flower_post import GridPost
 from fedforget.federation.ledger import LedgerInMemory
@@ -30,6 +32,7 @@ from fedforget.run import OWN
 from fedforget.session.deployment import Deployment, run_id
 from fedforget.session.engine import Engine, Model
 from fedforget.session.options import RoundOptions
+from fedforget.session.reaching import replaying
 from fedforget.session.starting import create_remote_run
 from fedforget.session.status import Status, status_of
 from fedforget.session.workforce import Workforce
@@ -127,8 +130,9 @@ class Deployed:
 
     @contextlib.contextmanager
     def wire(self, run: OpenRun, signatures: Signatures) -> Iterator[Wire]:
+        nodes = run.remote.contacts.nodes if run.is_open_to_write else dict(run.remote.contacts.nodes)
         yield GridWire(
-            GridPost(self.grid), run.remote.contacts.nodes, patience=self.patience, introduction=5, poll=1,
+            GridPost(self.grid), nodes, patience=self.patience, introduction=5, poll=1,
             clock=self.clock.now, wait=self.clock.wait, client_of=signatures.client_of,
         )  # fmt: skip
 
@@ -155,6 +159,12 @@ class Deployed:
     def run_pending(self, *, everything: bool = False) -> list[Receipt]:
         with self.session() as session:
             return session.run_pending(everything=everything)
+
+    def verify(self) -> Verification:
+        with run_directory.reading(self.path, skip_seed_check=True) as run:
+            engine = self.engine()
+            with engine.computing(), replaying(run, self.wire, rounds_of_clients(run)) as federation:
+                return verify_remote(run, federation, engine.aggregator())
 
     def status(self) -> Status:
         with run_directory.reading(self.path, only_idle=False) as run:

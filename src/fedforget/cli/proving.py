@@ -22,6 +22,7 @@ from fedforget.store.books import PARTS
 
 if TYPE_CHECKING:
     from fedforget.demo.comparison import Comparison
+    from fedforget.evidence.replay import Verification
     from fedforget.evidence.worlds import Proved
     from fedforget.store.run_directory import OpenRun
 
@@ -46,6 +47,10 @@ def verify(
     from fedforget.evidence import replay  # noqa: PLC0415
 
     with run_directory.reading(run, skip_seed_check=True) as opened:
+        if opened.is_remote or how.workforce().superlink is not None:
+            opened.require_reached(how.workforce().superlink)
+            _show_verification(run, _verified_by_clients(opened, how, output), output)
+            return
         engine = engine_of(
             opened,
             how.workforce(),
@@ -55,6 +60,25 @@ def verify(
         _announce_cost(opened, output)
         with _progress_of_verification(output, opened.server.rounds_done) as (on_round, on_book):
             found = replay.verify(opened, engine, on_round, on_book)
+    _show_verification(run, found, output)
+
+
+def _verified_by_clients(run: OpenRun, how: EngineOptions, output: Output) -> Verification:
+    """Let the clients of a deployment replay their parts."""
+    from fedforget.builtin import remote_engine_of  # noqa: PLC0415 (torch)
+    from fedforget.evidence.remote_replay import rounds_of_clients, verify_remote  # noqa: PLC0415
+    from fedforget.session.reaching import deployed_wire, replaying  # noqa: PLC0415
+
+    engine = remote_engine_of(run, data_dir=how.data_dir)
+    with (
+        engine.computing(),
+        replaying(run, deployed_wire(how.workforce()), rounds_of_clients(run)) as federation,
+        output.progress("replaying", run.server.rounds_done) as advance,
+    ):
+        return verify_remote(run, federation, engine.aggregator(), advance)
+
+
+def _show_verification(run: Path, found: Verification, output: Output) -> None:
     facts = found.as_dict()
     shown = {key: value for key, value in facts.items() if key != "problems"}
     if found.draws_ok is None:

@@ -115,7 +115,7 @@ def _verify(run: OpenRun, engine: Replayer, on_round: Progress | None, on_book: 
         found.chain_ok = False
         found.problems.append(problem)
     _check_data(run, engine.data, found, on_book)
-    _check_models(run, found)
+    check_models(run, found)
     if found.data_ok and found.models_ok:
         _replay(run, reach, engine.aggregator(), found, same_environment, on_round)
     else:
@@ -153,7 +153,7 @@ def _note_problem(found: Verification, check: Callable[[], None]) -> None:
         found.problems.append(error.message)
 
 
-def _check_models(run: OpenRun, found: Verification) -> None:
+def check_models(run: OpenRun, found: Verification) -> None:
     for round_ in run.server.kept():
         try:
             run.server.load(round_)
@@ -175,7 +175,7 @@ def _replay(
         learn(
             replaying_server(run, memory, federation, aggregate),
             run.server.rounds_done,
-            _comparing(run, found, same_environment, on_round),
+            comparing(run, found, on_round, same_environment=same_environment),
         )
     same_draws = memory.first_rounds() == run.server.first_rounds()
     same_draws = same_draws and clients.all_first_steps() == noted.all_first_steps()
@@ -200,7 +200,7 @@ def _notes_are_sound(run: OpenRun) -> bool:
     return True
 
 
-def _comparing(run: OpenRun, found: Verification, same_environment: bool, on_round: Progress | None) -> OnRound:
+def comparing(run: OpenRun, found: Verification, on_round: Progress | None, *, same_environment: bool) -> OnRound:
     """Return a callback that compares each replayed state with the stored one, and adds differences to ``found``."""
     kept = run.server.kept()
 

@@ -32,6 +32,7 @@ from fedforget.federation import parcels
 from fedforget.federation.ledger import ClientLedger, LedgerInMemory
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.parcels import Parcel
+from fedforget.federation.replayed_memory import ReplayedMemory
 from fedforget.federation.signing import sign
 from fedforget.federation.standing import withdrawal_in
 
@@ -76,10 +77,12 @@ class ClientParty:
         self._run, self.client, self._memory, self._epoch, self._key = run, client, memory, epoch, key
         self._plan = plan
         self.ledger = LedgerInMemory(client, memory) if ledger is None else ledger
+        self._learner, self._priorities = learner, priorities
         self._federation = LocalFederation(plan, memory, learner, priorities)
         self._answers: Mapping[str, Callable[[Parcel], Parcel]] = {
             parcels.TRAIN: self._train,
             parcels.REPEAT: self._repeat,
+            parcels.REPLAY: self._replay,
             parcels.WOULD_CHANGE: self._would_change,
             parcels.WOULD_JOIN: self._would_join,
             parcels.RESEED: self._reseed,
@@ -168,6 +171,14 @@ class ClientParty:
         agrees = self._federation.repeats(task, _united(self._samples(asked.body["leaving"])), bitwise=bitwise)
         self.ledger.repeated(agrees=agrees)
         return Parcel({"agrees": agrees})
+
+    def _replay(self, asked: Parcel) -> Parcel:
+        """Train a round again, and change nothing. The answer says whether the client had noted the same."""
+        task, rounds = self._task(asked), [int(each) for each in asked.body["rounds"]]
+        self.ledger.before_repeating(task.round, bitwise=True)
+        memory = ReplayedMemory(self._memory, self.client)
+        [reply] = LocalFederation(self._plan, memory, self._learner, self._priorities).train([task])
+        return Parcel({"agrees": memory.agrees(self._plan, task.round, rounds)}, reply.model)
 
     # Forgetting and joining
 

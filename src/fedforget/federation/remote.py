@@ -52,7 +52,9 @@ class RemoteFederation:
     ``undelivered``: whole clients that left while they could not be reached; they are told when they are back.
     ``leaving``: clients that a batch is about to remove as a whole, so that nothing less needs to reach them.
     ``silent``: clients that did not answer lately, so that their removal need not wait for them. ``until_done``: a
-    client that left stays undelivered until the caller has told it that everything is done.
+    client that left stays undelivered until the caller has told it that everything is done. ``replaying`` returns the
+    rounds that drew a client, which then trains them again without noting anything; ``disagreeing`` says which clients
+    had noted something else.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class RemoteFederation:
         silent: Callable[[], Collection[Id]] = _none,
         accept_mixed: bool = False,
         until_done: bool = False,
+        replaying: Callable[[Id], Sequence[int]] | None = None,
     ) -> None:
         self._wire, self._run, self._epoch, self._drawn_after = wire, run, epoch, drawn_after
         self.undelivered: MutableSet[Id] = set() if undelivered is None else undelivered
@@ -76,6 +79,8 @@ class RemoteFederation:
         self._until_done = until_done
         self.removed: set[Id] = set()  # whole clients that know that they leave
         self._mixed = {"mixed": True} if accept_mixed else {}
+        self._replaying = replaying
+        self.disagreeing: list[tuple[Id, int]] = []
 
     def who_are_you(self) -> list[Presence]:
         return self.met(self.everyone())
@@ -113,14 +118,21 @@ class RemoteFederation:
         return [client for client, answer in answers if isinstance(answer, FedForgetError)]
 
     def train(self, tasks: Sequence[TrainTask]) -> list[TrainReply]:
-        answers = self._ask([self._with_model(parcels.TRAIN, task, **self._mixed) for task in tasks])
+        answers = self._ask([self._task(task) for task in tasks])
         results = [self._reply(task, answer) for task, answer in zip(tasks, answers, strict=True)]
         failed = next((each for each in results if isinstance(each, FedForgetError)), None)
         if failed is not None:
+            if self._replaying is not None:
+                raise failed
             self._take_back([task for task, each in zip(tasks, answers, strict=True) if isinstance(each, Parcel)])
             raise failed
         self._hold([(task.client, answer) for task, answer in zip(tasks, answers, strict=True)])
         return [each for each in results if isinstance(each, TrainReply)]
+
+    def _task(self, task: TrainTask) -> tuple[Id, Parcel]:
+        if self._replaying is not None:
+            return self._with_model(parcels.REPLAY, task, rounds=list(self._replaying(task.client)))
+        return self._with_model(parcels.TRAIN, task, **self._mixed)
 
     def _reply(self, task: TrainTask, answer: Parcel | FedForgetError) -> TrainReply | FedForgetError:
         if isinstance(answer, FedForgetError):
@@ -129,6 +141,8 @@ class RemoteFederation:
             self._check(task.model, answer.model, task.client)
         except FedForgetError as error:
             return error
+        if self._replaying is not None and parcels.agreement_in(answer, task.client) is not True:
+            self.disagreeing.append((task.client, task.round))
         return TrainReply(task.client, answer.model)
 
     def _take_back(self, trained: Sequence[TrainTask]) -> None:

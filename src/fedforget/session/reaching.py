@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from fedforget.algorithm.ids import Id
 from fedforget.federation.flower_deployment import deployed
 from fedforget.federation.flower_grid import GridWire
 from fedforget.federation.post import Post
-from fedforget.federation.wires import Signatures, Wire
-from fedforget.session.deployment import MakeWire
+from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.wires import Signatures, SignedWire, Wire
+from fedforget.session.deployment import MakeWire, public_key_of, run_id
 from fedforget.session.workforce import Workforce
 from fedforget.store.run_directory import OpenRun
 
@@ -23,10 +25,21 @@ def wire_over(post: OnPost, patience: float) -> MakeWire:
     @contextlib.contextmanager
     def reached(run: OpenRun, signatures: Signatures) -> Iterator[Wire]:
         with post() as carrier:
-            nodes = run.remote.contacts.nodes
+            nodes = run.remote.contacts.nodes if run.is_open_to_write else dict(run.remote.contacts.nodes)
             yield GridWire(carrier, nodes, patience=patience, poll=_POLL, client_of=signatures.client_of)
 
     return reached
+
+
+@contextlib.contextmanager
+def replaying(run: OpenRun, make_wire: MakeWire, rounds_of: Mapping[Id, Sequence[int]]) -> Iterator[RemoteFederation]:
+    """Reach the clients of a run that is open for reading, to replay its rounds. Nothing is written."""
+    contacts = run.remote.contacts
+    signatures = Signatures(lambda client: public_key_of(run, client))
+    with make_wire(run, signatures) as wire:
+        yield RemoteFederation(
+            SignedWire(wire, signatures), run_id(run), contacts, lambda _: (), replaying=lambda c: rounds_of.get(c, ())
+        )
 
 
 def deployed_wire(workforce: Workforce) -> MakeWire:

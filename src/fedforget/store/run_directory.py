@@ -123,6 +123,11 @@ class OpenRun:
         return target.client in self.server.roster and (target.sample is None or self.part.has(target))
 
     @property
+    def is_open_to_write(self) -> bool:
+        """Whether this process may write the run."""
+        return self.server.database.before_first_write is not None
+
+    @property
     def is_writing(self) -> bool:
         """Whether anything was written since the run was opened or sealed."""
         return self._broken

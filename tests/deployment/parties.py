@@ -1,0 +1,78 @@
+"""Clients of a real deployment on the digits, and the run in one process that has the same seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tests.deployment.superlink import NAME, Deployment
+
+SEED = 7
+
+
+class Parties:
+    """``count`` clients, each with a node and a state directory; the run is ``run`` in the folder of the deployment."""
+
+    def __init__(self, there: Deployment, count: int, rounds: int, slots: int = 2) -> None:
+        self.there, self.count, self.run = there, count, there.folder / "run"
+        self.plan = (
+            "--data", "digits", "--clients", count, "--clients-per-round", slots, "--batch-size", 8,
+            "--local-steps", 2, "--rounds", rounds, "--seed", SEED,
+        )  # fmt: skip
+
+    def state_dir(self, client: int) -> Path:
+        return self.there.folder / f"client-{client}"
+
+    def init(self, client: int) -> None:
+        self.called(
+            "client", "init", "--state-dir", self.state_dir(client), "--client", client, "--seed", SEED, "--data",
+            "digits", "--clients", self.count, "--partition-seed", SEED, "--out", self.enrolment(client),
+        )  # fmt: skip
+
+    def enrolment(self, client: int) -> Path:
+        return self.there.folder / f"client-{client}.json"
+
+    def node(self, client: int) -> str:
+        return f"node-{client}"
+
+    def start(self) -> None:
+        """Start the SuperLink, and a node for each client."""
+        self.there.start_superlink()
+        for client in range(self.count):
+            self.init(client)
+            self.there.register(self.node(client))
+            self.there.start_node(self.node(client), self.state_dir(client))
+
+    def train_command(self, *more: object) -> list[object]:
+        enrolled = [part for client in range(self.count) for part in ("--enrolled", self.enrolment(client))]
+        return ["train", "--out", self.run, "--federation", f"flower:{NAME}", *self.plan, *enrolled, *more]
+
+    def called(self, *arguments: object, timeout: float = 500, code: int = 0) -> str:
+        """Give a command of FedForget. Return what it printed."""
+        done = self.there.fedforget(*arguments, timeout=timeout)
+        assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def asked(self, *arguments: object, timeout: float = 500) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.called(*arguments, "--json", timeout=timeout))
+        return found
+
+    def through(self, command: str, *arguments: object) -> dict[str, Any]:
+        """Give a command on the run that reaches the clients."""
+        return self.asked(command, self.run, "--federation", f"flower:{NAME}", *arguments)
+
+    def digest(self, run: Path | None = None) -> str:
+        return str(self.asked("state", run or self.run)["digest"])
+
+    def inline(self, name: str, without: Sequence[dict[str, Any]] = (), until: int | None = None) -> str:
+        """Train in one process, without some data. Return the digest of the state."""
+        path, left_out = self.there.folder / name, []
+        if without:
+            requests = self.there.folder / f"{name}.jsonl"
+            requests.write_text("".join(json.dumps(each) + "\n" for each in without))
+            left_out = ["--without", requests]
+        rounds = [] if until is None else ["--until-round", until]
+        self.called("train", "--out", path, "--federation", "inline", *self.plan, *left_out, *rounds)
+        return self.digest(path)
