@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.deployment.superlink import NAME, Deployment
 
-SEED = 7
+SEED = 13
 
 
 class Parties:

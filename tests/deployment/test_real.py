@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from fedforget.algorithm.ids import Id
+from fedforget.store import run_directory
 from tests.deployment.parties import Parties
 from tests.deployment.superlink import Deployment, deployment, wait_for
 
@@ -35,12 +37,10 @@ def test_deployment_lives_through_a_kill_and_erasures_with_the_state_of_one_proc
     assert parties.digest() == parties.inline("whole")
     assert stranger.wait(60) != 0, "Flower refuses a node with an unknown key"
 
-    sample = 5
-    own = parties.asked("client", "status", "--state-dir", parties.state_dir(1))
-    assert own["used_samples"] > 0
-    parties.called("client", "forget", "--state-dir", parties.state_dir(1), "--sample", held(parties, 1)[sample])
+    sample = used(parties, 1)
+    parties.called("client", "forget", "--state-dir", parties.state_dir(1), "--sample", sample)
     parties.through("run-pending")
-    gone = [{"client": 1, "sample": held(parties, 1)[sample]}]
+    gone = [{"client": 1, "sample": sample}]
     assert parties.digest() == parties.inline("without a sample", gone)
     (receipt,) = parties.through("forget", "--client", 2, "--basis", "exogenous")["receipts"]
     assert receipt["state"] == "purged"
@@ -52,15 +52,10 @@ def done(parties: Parties) -> int:
     return int(parties.asked("status", parties.run)["rounds_done"])
 
 
-_held: dict[int, list[str]] = {}
-
-
-def held(parties: Parties, client: int) -> list[str]:
-    """The sample ids of a client, as the run in one process knows them."""
-    if client not in _held:
-        found = parties.asked("clients", parties.there.folder / "whole", "--client", client)
-        _held[client] = [str(each) for each in found["ids"]]
-    return _held[client]
+def used(parties: Parties, client: int) -> Id:
+    """A sample of a client that was used, as the run in one process knows."""
+    with run_directory.reading(parties.there.folder / "whole") as run:
+        return next(iter(run.clients.first_steps(client)))
 
 
 def test_deployment_ends_every_process() -> None:
