@@ -89,8 +89,13 @@ TOP: dict[str, set[str]] = {
     "__main__.py": ours("cli"),
     "builtin.py": ours(*_BELOW_RUN, "run"),
     "deployed_client.py": ours(*_BELOW_RUN, "client_side"),
+    "deployed_server.py": ours(*_BELOW_RUN, "client_side", "run"),
     "errors.py": set(),
-    "flower.py": {"torch", "flwr", *ours(*_BELOW_RUN, "builtin", "client_side", "deployed_client", "run")},
+    "flower.py": {
+        "torch",
+        "flwr",
+        *ours(*_BELOW_RUN, "builtin", "client_side", "deployed_client", "deployed_server", "run"),
+    },
     "run.py": {"torch", *ours(*_BELOW_RUN, "evidence")},
 }
 ALLOWED["cli"] = {

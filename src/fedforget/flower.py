@@ -25,6 +25,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.client_side.opened import Learning, OpenClient
 from fedforget.data.federated import FederatedData
 from fedforget.deployed_client import Answering, answering, built_in_learning, learning_of
+from fedforget.deployed_server import Deployed, ShowProgress, is_deployed
 from fedforget.errors import FedForgetError, InvalidInput, quoted
 from fedforget.federation import post_relay
 from fedforget.federation.flower_client import client_app_of
@@ -32,6 +33,8 @@ from fedforget.federation.flower_nodes import GridNodes
 from fedforget.federation.flower_post import GridPost
 from fedforget.federation.flower_processes import end_simulation_of_this_process
 from fedforget.federation.flower_relay import serve
+from fedforget.federation.pool import PATIENCE
+from fedforget.requests.lifecycle import Receipt
 from fedforget.requests.request_file import read_requests
 from fedforget.run import Run
 from fedforget.session.engine import Model
@@ -76,6 +79,8 @@ def server_app(
         given = config.get("seed", "")
         root = seed if given == "" else given
         directory = _directory(config.get("run") or run)
+        if is_deployed(directory, config):
+            return _deployed(grid, config, directory, SeedSource.of_person(root))
         ids = range(len(list(grid.get_node_ids()))) if chosen is None else chosen
         with own_streams():
             start_stream(SeedSource.of_person(root).initial_model())  # the initial weights are a function of the seed
@@ -91,6 +96,17 @@ def server_app(
             federation=Workforce(FLOWER_APP, nodes=GridNodes(grid)),
         )
         return _work_on(opened, config)
+
+    def _deployed(grid: Grid, config: Mapping[str, Any], directory: Path, source: SeedSource) -> Status:
+        with own_streams():
+            start_stream(source.initial_model())
+            module = model()
+        files = Path(str(config["enrolled"])).expanduser() if config.get("enrolled") else None
+        tests = None if test is None else test()
+        there = Deployed(directory, plan, Model.of(module, loss), tests, source, files)
+        shown = ShowProgress(_trained, _recomputed, _carried_out)
+        until, every = int(config.get("rounds", 0)) or None, int(config.get("eval-every", 0)) or None
+        return there.work(GridPost(grid), float(config.get("patience", 0)) or PATIENCE, until, every, shown)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
@@ -137,8 +153,12 @@ def _work_on(run: Run, config: Mapping[str, Any]) -> Status:
     """Carry out what is pending, then train."""
     every = int(config.get("eval-every", 0)) or None
     for receipt in run.run_pending(everything=True, on_round=_recomputed, eval_every=every):
-        log.info("fedforget: request %s is %s", receipt.id, receipt.state)
+        _carried_out(receipt)
     return run.train(int(config.get("rounds", 0)) or None, on_round=_trained, eval_every=every)
+
+
+def _carried_out(receipt: Receipt) -> None:
+    log.info("fedforget: request %s is %s", receipt.id, receipt.state)
 
 
 def _recomputed(round_: int) -> None:

@@ -76,9 +76,10 @@ Fault = Callable[[Message], Message | Error | None]
 class InProcessGrid(Grid):
     """Calls each node's ClientApp when a reply is pulled. ``fault`` may return an error, or None for no answer yet."""
 
-    def __init__(self, apps: Mapping[int, ClientApp]) -> None:
+    def __init__(self, apps: Mapping[int, ClientApp], node_configs: Mapping[int, Any] | None = None) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 1, 1
         self.apps = dict(apps)
+        self._configs = node_configs or {}
         self.fault: Fault = lambda message: message
         self.deliver_twice = self.newest_first = False
         self.delivered: list[Message] = []
@@ -129,7 +130,8 @@ class InProcessGrid(Grid):
         """Hand a message to its node, as an old one may come late."""
         self.delivered.append(message)
         node = message.metadata.dst_node_id
-        context = Context(1, node, {"partition-id": list(self.apps).index(node)}, RecordDict(), {})
+        config = self._configs.get(node, {"partition-id": list(self.apps).index(node)})
+        context = Context(1, node, config, RecordDict(), {})
         try:
             return self.apps[node](message, context)
         except Exception as error:  # noqa: BLE001 (Flower turns it into this error)

@@ -11,7 +11,6 @@ import typer
 
 from fedforget.algorithm.plan import goal_of
 from fedforget.cli.app import app
-from fedforget.cli.enrolling import read_enrolments
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
@@ -80,6 +79,7 @@ def _started(
 ) -> tuple[Path, bool]:
     """Return the run to train, and whether it was created just now."""
     from fedforget.builtin import start_run  # noqa: PLC0415 (scikit-learn, torch)
+    from fedforget.deployed_server import read_enrolments  # noqa: PLC0415
 
     if run is not None and out is None:
         said = options.given() + (["without"] if without else []) + (["enrolled"] if enrolled else [])

@@ -55,6 +55,9 @@ class Signatures:
         """Return which client a node has proved to answer for; None if it is none of this run."""
         if answer is None:
             return None
+        if "client" not in answer.body:
+            log.warning("a node answers for no client: %s", answer.body.get("error"))
+            return None
         try:
             client = parcels.client_in(answer)
             self.checked(client, asked, answer)
