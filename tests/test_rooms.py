@@ -102,7 +102,7 @@ ALLOWED["cli"] = {
     "click",
     "typer",
     "rich",
-    *ours(*ALLOWED, "errors", "builtin", "run"),
+    *ours(*ALLOWED, "errors", "builtin", "deployed_server", "run"),
     "fedforget.__version__",
 }
 WHOLE_PACKAGE = {"training/environment.py", "experiments/reproduce.py"}  # they read the version

@@ -127,7 +127,7 @@ class Deployment:
         assert done.returncode == 0, done.stdout + done.stderr
 
     def make_key(self, node: str) -> None:
-        """Make a key that nobody registers."""
+        """Make a key, and do not register it."""
         private = ec.generate_private_key(ec.SECP384R1())
         (self.folder / node).write_bytes(
             private.private_bytes(

@@ -90,9 +90,16 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def standing(facts: Mapping[str, Any]) -> str:
     """Format the status of a run for people, with one line per pending request."""
     trained = [f"{each['first_round']} to {each['last_round']}" for each in facts["environments"]]
-    facts = {**facts, "environments": f"rounds {', '.join(trained)}"}
+    facts = {"silent": [], "enrolled": 0, "undelivered": 0, **facts, "environments": f"rounds {', '.join(trained)}"}
     if not facts["mixed_environments"]:
         facts = {name: value for name, value in facts.items() if "environments" not in name}
+    for name in ("silent", "enrolled", "undelivered"):  # of clients on other machines
+        if not facts[name]:
+            del facts[name]
+    if "silent" in facts:
+        facts["silent"] = "; ".join(
+            f"client {each['client']} since {each['since']}, round {each['round']} waits" for each in facts["silent"]
+        )
     waiting = facts["open_requests"]
     if not waiting:
         return pairs({name: value for name, value in facts.items() if name not in ("open_requests", "overdue")})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedforget.disk.lock import is_at_work
-from fedforget.errors import AttentionNeeded, ModelWithdrawn
+from fedforget.errors import AttentionNeeded, ModelWithdrawn, shown
 from fedforget.requests.inbox import open_requests
 from fedforget.requests.selection import OPEN, Selection
 from fedforget.store import hints
@@ -100,6 +100,13 @@ def attention(path: Path, status: Status) -> AttentionNeeded | None:
     if status.pending and not is_at_work(path):
         unfinished = unfinished_error(path)
         return AttentionNeeded(unfinished.message, hint=unfinished.hint)
+    if status.silent:
+        first = status.silent[0]
+        return AttentionNeeded(
+            f"client {shown(first['client'])} has not answered since {first['since']}: round {first['round']} waits",
+            hint="start its node again; or erase the client, a choice that depends on the draws "
+            f"(`fedforget forget {path} --client {shown(first['client'])} --basis model-informed`)",
+        )
     if status.overdue:
         since = min(each["deadline"] for each in status.open_requests if each["overdue"])
         return AttentionNeeded(
