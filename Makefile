@@ -12,10 +12,10 @@ PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist worksteal
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help install demo test lint types check slow bench torture mutation clean
+.PHONY: help install demo test lint types check slow bench torture flower-demo flower-torture mutation clean
 
 help: ## say what there is
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 install: $(DEV) ## make .venv with every extra and the developer tools
 
@@ -42,6 +42,12 @@ bench: $(DEV) ## run the benchmarks
 
 torture: $(DEV) ## every crash point, every damage, long lives; writes docs/reliability.md
 	$(BIN)/python tests/torture.py
+
+flower-demo: $(DEV) ## five clients on Flower: train, erase at a client and at the server, verify
+	$(BIN)/python -m tests.flower_demo
+
+flower-torture: $(DEV) ## faults of a deployment on real processes
+	$(BIN)/python -m tests.flower_torture
 
 mutation: $(DEV) ## 500 mutants made by cosmic-ray; writes its section of docs/reliability.md
 	$(PIP_INSTALL) "cosmic-ray>=8.7,<9"

@@ -183,9 +183,10 @@ class Deployment:
                 os.kill(each, signal.SIGKILL)
         process.wait()
 
-    def kill_only(self, process: subprocess.Popen[bytes]) -> None:
-        process.kill()
-        process.wait()
+    def kill_pid(self, pid: int) -> None:
+        """End one process of this deployment at once."""
+        if pid in self._marked():
+            os.kill(pid, signal.SIGKILL)
 
     def processes(self, part: str) -> list[int]:
         """Return the processes of this deployment whose command line holds a text."""

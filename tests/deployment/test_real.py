@@ -26,7 +26,7 @@ def test_deployment_lives_through_a_kill_and_erasures_with_the_state_of_one_proc
     parties = Parties(there, 3, ROUNDS)
     parties.start()
 
-    there.make_key("stranger")  # a node whose key nobody registered
+    there.make_key("stranger")  # a node whose key is not registered
     stranger = there.start_node("stranger", parties.state_dir(0))
 
     command = there.begin(*parties.train_command())

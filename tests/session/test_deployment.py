@@ -10,8 +10,14 @@ import pytest
 from fedforget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.errors import ClientUnreachable, InvalidInput
+from fedforget.evidence.receipts.envelope import unseal
+from fedforget.evidence.receipts.issue import issue
+from fedforget.evidence.receipts.proofs import Proof, Target, absence_problem
+from fedforget.evidence.receipts.receipt_key import read_public_key
+from fedforget.evidence.receipts.shape import require_shape
 from fedforget.requests.lifecycle import Basis
 from fedforget.store import run_directory
+from fedforget.store.names import PUBLIC_KEY
 from tests.requests.world import DATA, PLAN, opened
 from tests.session.deployed import Deployed
 
@@ -222,3 +228,31 @@ def test_silent_client_may_be_erased_while_its_own_request_waits_for_it(there: D
     assert there.digest() == inline(tmp_path / "never", Request(4))
     assert {receipt.state for receipt in there.receipts()} == {"purged"}
     assert PLAN.rounds == there.status().rounds_done
+
+
+# ------------------------------------------------------------------------------------------------------------ receipts
+
+
+def test_receipt_of_an_erased_client_proves_its_absence(there: Deployed) -> None:
+    there.train()
+    (receipt,) = there.forget(Request(3))
+    envelope = issue(there.path, receipt.id).envelope
+    statement = unseal(envelope, read_public_key(there.path / PUBLIC_KEY))
+    predicate = statement["predicate"]
+    require_shape(there.path, statement)
+    root = bytes.fromhex(predicate["data_root_after"])
+    assert absence_problem(Target.parse(predicate["target"]), Proof.parse(predicate["absence"]), root) is None
+    assert predicate["presence"] is not None
+    assert "messages that Flower keeps" in predicate["out_of_reach"]["unknown"]
+
+
+def test_receipt_of_a_withdrawal_names_no_sample(there: Deployed) -> None:
+    there.train()
+    there.withdraw(3, 1)
+    there.run_pending()
+    (receipt,) = there.receipts()
+    statement = unseal(issue(there.path, receipt.id).envelope, read_public_key(there.path / PUBLIC_KEY))
+    require_shape(there.path, statement)
+    assert statement["predicate"]["target"] is None
+    with run_directory.reading(there.path) as run:
+        assert statement["predicate"]["data_root_after"] == run.part.data_root().hex()

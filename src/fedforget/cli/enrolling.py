@@ -1,4 +1,4 @@
-"""The command ``enroll``: clients on other machines join a run."""
+"""Commands about clients on other machines: ``enroll``, and ``superlink-purge``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import typer
 
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.output import Output
+from fedforget.cli.output import Output, pairs
+from fedforget.disk.purge import purge_database
 
 
 @app.command(short_help="Enroll clients on other machines.")
@@ -27,3 +28,15 @@ def enroll(
 
     new = [each.client for each in enter(run, read_enrolments(files), returning=returning)]
     output.emit({"enrolled": new}, lambda: f"{len(new)} clients enrolled; they join with the next contact")
+
+
+@app.command("superlink-purge", short_help="Remove deleted messages from a SuperLink's database.")
+@grouped
+def superlink_purge(
+    database: Annotated[Path, typer.Argument(help="The file that `flower-superlink --database` names.")],
+    output: Output,
+) -> None:
+    """Rewrite the database of Flower's SuperLink, so that nothing it has deleted can be read from its files."""
+    before, after = purge_database(database)
+    facts = {"database": str(database), "bytes_before": before, "bytes_after": after}
+    output.emit(facts, lambda: pairs(facts))

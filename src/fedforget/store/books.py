@@ -334,14 +334,6 @@ def sample_key(key: bytes, block: bytes) -> bytes:
     return blake2b(b"samples" + block, key=key, digest_size=32, person=_PERSON).digest()
 
 
-def root_of_clients(leaves: Iterable[Leaf]) -> bytes:
-    """Return the root of the tree over all data from the leaves of all clients."""
-    parts: list[list[Leaf]] = [[] for _ in range(PARTS)]
-    for leaf in leaves:
-        parts[number_of(leaf[0])].append(leaf)
-    return joined([root_of(part, DEPTH) for part in parts])
-
-
 def number_of(label: bytes) -> int:
     """Return the number of the file that holds the client with this label."""
     return label[0] >> (8 - DEPTH)

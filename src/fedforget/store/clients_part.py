@@ -3,14 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Protocol
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
+from fedforget.algorithm.tree import Leaf
 from fedforget.disk.database import Database
 from fedforget.requests.intents import Intent
 from fedforget.requests.leaves import TargetLeaves
 from fedforget.store.server_store import ServerStore
+
+
+class DataTree(Protocol):
+    """The tree over all data, in parts by the first bits of a label."""
+
+    def roots(self) -> dict[str, bytes]:
+        """Return the root of each part."""
+
+    def client_leaves(self, number: int) -> dict[Id, Leaf]:
+        """Return the leaf of every client in a part."""
+
+    def sample_leaves(self, client: Id) -> list[Leaf]:
+        """Return the leaves of a client's samples. Only where its book is."""
+
+    def path_of(self, client: Id) -> Path:
+        """Return the file that holds a client."""
 
 
 class ClientsPart(Protocol):
@@ -23,6 +41,8 @@ class ClientsPart(Protocol):
 
     def notes_digest(self) -> bytes:
         """Return the digest of all first uses and witnesses."""
+
+    def tree(self) -> DataTree: ...
 
     def has(self, target: Request) -> bool:
         """Return whether a sample of a client in the roster is there."""

@@ -12,6 +12,7 @@ from fedforget.requests.leaves import TargetLeaves
 from fedforget.store import crash_check
 from fedforget.store.books import PARTS
 from fedforget.store.client_store import ClientStore
+from fedforget.store.clients_part import DataTree
 from fedforget.store.leaves import target_leaves
 from fedforget.store.names import BOOKS, USES
 from fedforget.store.server_store import ServerStore
@@ -30,6 +31,9 @@ class LocalPart:
 
     def notes_digest(self) -> bytes:
         return self.store.uses.digest()
+
+    def tree(self) -> DataTree:
+        return self.store.books
 
     def has(self, target: Request) -> bool:
         return target.sample is not None and self.store.has(target.client, target.sample)

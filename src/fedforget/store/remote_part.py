@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.notes import notes_digest
-from fedforget.algorithm.tree import Leaf, labels_of
+from fedforget.algorithm.tree import Leaf, joined, labels_of, root_of
 from fedforget.algorithm.withdrawals import is_withdrawal
 from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput
 from fedforget.requests.book import RequestBook
 from fedforget.requests.intents import Intent
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import root_of_clients
+from fedforget.store.books import DEPTH, number_of
+from fedforget.store.clients_part import DataTree
 from fedforget.store.contacts import Contacts
 from fedforget.store.crash_check import lost
 from fedforget.store.held_digests import HeldDigests
-from fedforget.store.names import CONTACTS
+from fedforget.store.names import BOOKS, CONTACTS
 from fedforget.store.server_store import ServerStore
 
 FILES = (CONTACTS,)
@@ -34,7 +36,7 @@ class RemotePart:
     # What the state is a function of
 
     def data_root(self) -> bytes:
-        return root_of_clients(self._leaves(self._server.roster).values())
+        return joined(list(self.tree().roots().values()))
 
     def _leaves(self, clients: IdSet) -> dict[Id, Leaf]:
         held, commitments = self.held.all(), self._server.commitments()
@@ -47,6 +49,9 @@ class RemotePart:
     def notes_digest(self) -> bytes:
         held = self.held.all()
         return notes_digest({client: held[client][1] for client in self._server.roster})
+
+    def tree(self) -> DataTree:
+        return RemoteTree(self._leaves(self._server.roster), self._server.database.path)
 
     def has(self, target: Request) -> bool:
         if target.sample is None or not is_withdrawal(target.sample):
@@ -113,6 +118,28 @@ class RemotePart:
 
     def require_in_step(self, server: ServerStore, rewound_to: int | None) -> None:  # noqa: ARG002
         self.held.require_clients(server.roster)
+
+
+class RemoteTree:
+    """The ``DataTree`` of clients on other machines: their own leaves, and none of their samples."""
+
+    def __init__(self, leaves: Mapping[Id, Leaf], path: Path) -> None:
+        self._path = path
+        self._parts: list[dict[Id, Leaf]] = [{} for _ in BOOKS]
+        for client, leaf in leaves.items():
+            self._parts[number_of(leaf[0])][client] = leaf
+
+    def roots(self) -> dict[str, bytes]:
+        return {name: root_of(part.values(), DEPTH) for name, part in zip(BOOKS, self._parts, strict=True)}
+
+    def client_leaves(self, number: int) -> dict[Id, Leaf]:
+        return self._parts[number]
+
+    def sample_leaves(self, client: Id) -> list[Leaf]:
+        raise InvalidInput(f"only client {client} knows its samples", hint="its own receipt proves what it erased")
+
+    def path_of(self, client: Id) -> Path:  # noqa: ARG002
+        return self._path
 
 
 def samples_elsewhere(target: Request) -> InvalidInput:

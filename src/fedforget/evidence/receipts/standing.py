@@ -15,7 +15,8 @@ from fedforget.algorithm.tree import Path, beside, joined, path_of, root_of
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts.proofs import VALUE_BYTES, Proof, Target
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import DEPTH, PARTS, Books, number_of
+from fedforget.store.books import DEPTH, PARTS, number_of
+from fedforget.store.clients_part import DataTree
 from fedforget.store.run_directory import OpenRun
 
 
@@ -36,15 +37,16 @@ def standing_proof(run: OpenRun, identifier: str) -> StandingProof | None:
     own = next(((number, leaves) for request, number, leaves in known if request == identifier), None)
     if own is None:
         return None
-    books, now, target = run.clients.books, _Tree(run.clients.books), target_of(own[1])
+    tree_now, target = run.part.tree(), target_of(own[1])
+    now = _Tree(tree_now)
     client = now.client_with(target.client)
-    absence = _absence(books, now, target, client)
+    absence = _absence(tree_now, now, target, client)
     batches = [leaves for _, number, leaves in known if number >= own[0]]  # its own batch, and those that joined it
-    tree = _Tree(books, {leaves.client[0]: leaves.client[1] for leaves in batches})  # the earliest batch comes last
+    tree = _Tree(tree_now, {leaves.client[0]: leaves.client[1] for leaves in batches})  # the earliest batch comes last
     root = tree.root()
     if not _is_root_before(run, identifier, root):
         return StandingProof(target, now.root(), absence)
-    presence = _presence(books, tree, target, client, batches)
+    presence = _presence(tree_now, tree, target, client, batches)
     return StandingProof(target, now.root(), absence, root, presence)
 
 
@@ -55,9 +57,9 @@ def target_of(leaves: TargetLeaves) -> Target:
 class _Tree:
     """The tree over the data of a run, with the values of some clients' leaves put back."""
 
-    def __init__(self, books: Books, put_back: Mapping[bytes, bytes] | None = None) -> None:
-        self._books, self._put_back = books, put_back or {}
-        self._clients = cache(books.client_leaves)
+    def __init__(self, data: DataTree, put_back: Mapping[bytes, bytes] | None = None) -> None:
+        self._data, self._put_back = data, put_back or {}
+        self._clients = cache(data.client_leaves)
 
     def client_with(self, label: bytes) -> Id | None:
         """Return the client that has this label now; None if no client has."""
@@ -76,14 +78,14 @@ class _Tree:
         return {**dict(self._clients(number).values()), **changed}
 
     def _roots(self) -> list[bytes]:
-        known, changed = list(self._books.roots().values()), {number_of(label) for label in self._put_back}
+        known, changed = list(self._data.roots().values()), {number_of(label) for label in self._put_back}
         return [
             root_of(self._leaves(number).items(), DEPTH) if number in changed else known[number]
             for number in range(PARTS)
         ]
 
 
-def _absence(books: Books, tree: _Tree, target: Target, client: Id | None) -> Proof:
+def _absence(books: DataTree, tree: _Tree, target: Target, client: Id | None) -> Proof:
     sample = None
     if client is not None and target.sample is not None:
         sample = path_of(books.sample_leaves(client), target.sample)
@@ -92,7 +94,7 @@ def _absence(books: Books, tree: _Tree, target: Target, client: Id | None) -> Pr
     return Proof(tree.path(target.client), sample)
 
 
-def _presence(books: Books, tree: _Tree, target: Target, client: Id | None, batches: list[TargetLeaves]) -> Proof:
+def _presence(books: DataTree, tree: _Tree, target: Target, client: Id | None, batches: list[TargetLeaves]) -> Proof:
     """Return the paths before the request.
 
     That of a sample is missing if its whole client left by a request: what else the client had is not known any more.

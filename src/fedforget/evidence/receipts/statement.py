@@ -14,6 +14,7 @@ from fedforget.evidence.receipts.shape import (
     RE_EXECUTE_OWN,
     STATEMENT,
     UNKNOWN,
+    UNKNOWN_REMOTE,
 )
 from fedforget.evidence.receipts.standing import StandingProof, standing_proof
 from fedforget.requests.chain import Event, about
@@ -82,7 +83,10 @@ def build_statement(run: OpenRun, ending: Ending, *, public: bool) -> Statement:
             "superseded": digest is None,
             **_absence(run, proof, standing=digest is not None),
             "destroyed_or_rewritten": DESTROYED,
-            "out_of_reach": {"exports": _exports(ending, public), "unknown": UNKNOWN},
+            "out_of_reach": {
+                "exports": _exports(ending, public),
+                "unknown": UNKNOWN_REMOTE if run.is_remote else UNKNOWN,
+            },
             "re_execute": RE_EXECUTE if run.file.is_built_in else RE_EXECUTE_OWN,
         }
         if not public:
