@@ -63,15 +63,25 @@ class Seals:
             (self._run / BROKEN_SEALS).unlink(missing_ok=True)
 
     def break_all(self) -> None:
-        """Move the seals aside, durably. What they say about unchanged files can still be read."""
+        """Move the seals aside, durably. A reader still recognises by them the files that have not changed."""
         with storage_errors(self._run / SEALS):
             if self._door.status(SEALS) is not None:
                 (self._run / SEALS).replace(self._run / BROKEN_SEALS)
                 sync_directory(self._run)
 
     def broken(self) -> dict[str, Seal]:
-        """Return the seals that the process at work moved aside."""
-        return self._read(BROKEN_SEALS)
+        """Return the seals that the process at work moved aside; none if there are none, or if they are damaged."""
+        try:
+            return self._read(BROKEN_SEALS)
+        except RunDamaged:
+            return {}
+
+    def forget_broken(self) -> None:
+        """Delete the seals that were moved aside, durably: they hold digests of what is about to be purged."""
+        with storage_errors(self._run / BROKEN_SEALS):
+            if self._door.status(BROKEN_SEALS) is not None:
+                (self._run / BROKEN_SEALS).unlink()
+                sync_directory(self._run)
 
     def _read(self, name: str) -> dict[str, Seal]:
         try:
