@@ -88,6 +88,7 @@ def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path,
         "doctor": ("doctor", run),
         "status": ("status", run),
         "clients": ("clients", run),
+        "requests": ("requests", run),
         "state": ("state", run),
         "verify": ("verify", run, "--federation", "inline"),
         "dry run": ("forget", run, "--client", "3", "--dry-run"),
@@ -320,6 +321,19 @@ def test_links_to_receipt_and_key_are_followed(runs: Runs, tmp_path: Path) -> No
     receipt.symlink_to(runs.receipt)
     key.symlink_to(runs.key)
     assert runs.zygote.run("receipt", "verify", receipt, "--key", key).code == 0
+
+
+@pytest.mark.parametrize("kind", ["model", "state", "leaves"])
+def test_digest_that_is_not_text_is_refused_by_those_who_read_it(runs: Runs, tmp_path: Path, kind: str) -> None:
+    attack = alone(runs, tmp_path, f"json standing {kind} not text")
+    attack.look("requests", "receipt")
+    result = runs.zygote.run(*working(attack.run)["show"], "--json", memory=MEMORY)
+    require_clear(result, kind)
+    assert result.code == 6, result
+
+
+def test_request_that_is_purged_while_its_batch_is_at_work_is_refused(runs: Runs, tmp_path: Path) -> None:
+    alone(runs, tmp_path, "rows purged while its batch is at work").look("status", "requests", "doctor")
 
 
 @pytest.mark.parametrize("name", ["inbox/y.tmp", "seals.tmp", "record.keys.tmp", "models/y.tmp"])

@@ -117,6 +117,15 @@ def test_restart_of_the_system_has_everything_read(
     assert set(read_whole) == DATABASES
 
 
+def test_seals_of_another_user_have_everything_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str]
+) -> None:
+    """That user can note any signature, so a directory that an attacker made is never trusted unread."""
+    monkeypatch.setattr("fedforget.store.seals.os.geteuid", lambda: os.getuid() + 1)
+    run.status()
+    assert set(read_whole) == DATABASES
+
+
 @pytest.mark.parametrize("name", SEALED)
 def test_damage_is_found_at_once_although_its_time_is_set_back(run: Run, name: str) -> None:
     path = run.path / name

@@ -124,17 +124,17 @@ class RequestBook:
             "SELECT stage, count(*) FROM intents JOIN requests USING (batch_id) WHERE stage <> ? GROUP BY stage",
             (Stage.ACCEPTED,),
         ):
-            found[stage] = count
-            found[Stage.ACCEPTED] -= count
+            found[stage] = found.get(stage, 0) + count
+            found[Stage.ACCEPTED] = found.get(Stage.ACCEPTED, 0) - count
         return {state: count for state, count in found.items() if count}
 
     def _receipts(self, rows: Sequence[tuple[Any, ...]]) -> list[Receipt]:
         batches = sorted({batch for _, batch, *_ in rows if batch is not None})
         own, shared = self._times([row[0] for row in rows]), self._times(batches)
-        models = {name: self._vault.get(MODEL, name) for name in {row[-2] for row in rows} if name is not None}
+        models = {name: self._vault.text(MODEL, name) for name in {row[-2] for row in rows} if name is not None}
         receipts = []
         for *values, model_of, _ in rows:
-            identifier, batch, model = values[0], values[1], models.get(model_of)
+            identifier, batch = values[0], values[1]
             outcome = shared.get(batch, _NO_TIMES)
             receipts.append(
                 Receipt(
@@ -142,7 +142,7 @@ class RequestBook:
                     sample=None,
                     times={**own.get(identifier, _NO_TIMES).times, **outcome.times},
                     guarantee_covers=covered_by_guarantee(outcome.mixed),
-                    model_digest=None if model is None else model.decode(),
+                    model_digest=models.get(model_of),
                     **dict(zip(_SHOWN, values, strict=True)),
                 )
             )
@@ -172,8 +172,7 @@ class RequestBook:
     def state_digest_of(self, identifier: str) -> str | None:
         """Return the digest of the state after a request; None once something of that state is erased."""
         rows = self.database.rows("SELECT batch_id FROM requests WHERE id = ?", (identifier,))
-        found = self._vault.get(STATE, rows[0][0]) if rows and rows[0][0] is not None else None
-        return None if found is None else found.decode()
+        return self._vault.text(STATE, rows[0][0]) if rows and rows[0][0] is not None else None
 
     def round_of(self, identifier: str) -> int:
         """Return the number of rounds done when a request was completed."""

@@ -74,7 +74,7 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
     accept_inbox(run)
     book = run.record.book
     receipt = book.receipt(identifier)
-    request = book.pending().get(receipt.id)
+    request = book.pending_of([receipt.id]).get(receipt.id)
     book.cancel(receipt.id, basis)
     receipt = book.receipt(receipt.id)
     return receipt if request is None else attach_targets([receipt], [request])[0]
