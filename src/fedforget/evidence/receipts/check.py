@@ -25,7 +25,7 @@ from fedforget.evidence.receipts.receipt_key import read_public_key
 from fedforget.evidence.receipts.shape import require_shape
 from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
 from fedforget.evidence.replay import Replayer, replay_rounds
-from fedforget.requests.chain import Event
+from fedforget.requests.chain import EventChain
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import record_audit
 from fedforget.store.commitments import commitments_digest
@@ -238,15 +238,15 @@ def check_with_run(
 
 
 def _problems(statement: Statement, run: OpenRun) -> list[str]:
-    identifier, chain = statement["predicate"]["request"]["id"], run.record.chain.events()
+    identifier = statement["predicate"]["request"]["id"]
     known = run.record.book.receipts_of([identifier])
     receipt = next((each for each in known if each.id == identifier and not each.is_open), None)
     if receipt is None:
         other = "it is another run, or its record was cut off"
         return [f"the run has not carried out request {shown(identifier)}: {other}"]
-    ending = Ending.read(run, receipt, chain)
+    ending = Ending.read(run, receipt)
     differing = _differing_paths(statement, _expected_statement(statement, run, ending))
-    problems = [_head_problem(statement, chain) if path == _HEAD else _in_words(path) for path in differing]
+    problems = [_head_problem(statement, ending.chain) if path == _HEAD else _in_words(path) for path in differing]
     if ending.is_erasure:
         problems += [*_mac_problems(statement, run, ending), *_problems_now(statement, run, ending)]
     return list(dict.fromkeys(problems))
@@ -265,7 +265,7 @@ def _expected_statement(given: Statement, run: OpenRun, ending: Ending) -> State
         predicate |= {name: given["predicate"].get(name) for name in _PROVEN if name in predicate}
     if "model" in predicate and predicate["model"] is None:
         predicate["model"] = given["predicate"].get("model")
-    if request["pseudonym"] is None and FORGOTTEN in ending.later:
+    if request["pseudonym"] is None and ending.is_before(FORGOTTEN):
         request["pseudonym"] = given["predicate"]["request"]["pseudonym"]
     return expected
 
@@ -292,16 +292,16 @@ def _in_words(path: tuple[str, ...]) -> str:
     return f"the run's record has {_OTHER.get(name, f'another {name}')} for this request"
 
 
-def _head_problem(statement: Statement, chain: Sequence[Event]) -> str:
+def _head_problem(statement: Statement, chain: EventChain) -> str:
     """Return what is wrong with a chain head that is not where this request ended."""
-    if statement["predicate"]["chain"]["head"] in {event.hash.hex() for event in chain}:
+    if chain.has(statement["predicate"]["chain"]["head"]):
         return "the head of the event chain is not where this request ended: an older head was inserted"
     return "the head of the event chain is not in the run's record: the record was replaced or cut off"
 
 
 def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
     """Compare the digests of state and model with their MACs, which stay in the record when the digests are deleted."""
-    if FORGOTTEN in ending.later:  # the key of the MACs is destroyed
+    if ending.is_before(FORGOTTEN):  # the key of the MACs is destroyed
         return
     predicate, mac = statement["predicate"], run.record.pseudonyms.mac
     for name, digest in (("state", _state_digest_in(statement)), ("model", predicate.get("model"))):
@@ -322,14 +322,14 @@ def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterato
 
 def _problems_now(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
     """Compare the receipt with the run as it is now, unless a later request has changed the run."""
-    if ending.later & {"reseeded", "added", Stage.REMOVED}:
+    if ending.is_before("reseeded", "added", Stage.REMOVED):
         return
     predicate, digest = statement["predicate"], _state_digest_in(statement)
     if run.file.digest != predicate["counterfactual"].get("plan"):
         yield "the run has another plan now"
     if commitments_digest(run) != predicate["counterfactual"].get("commitments"):
         yield "the run is committed to other seeds now: a seed was swapped"
-    if digest is not None and "trained" not in ending.later and state_digest(run) != digest:
+    if digest is not None and not ending.is_before("trained") and state_digest(run) != digest:
         yield "the run's state is not the one that this receipt ends in"
 
 

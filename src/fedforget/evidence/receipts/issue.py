@@ -89,14 +89,14 @@ def _finished(run: OpenRun, identifier: str) -> Receipt:
 
 def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
     receipt = _finished(run, identifier)
-    return build_statement(run, Ending.read(run, receipt, run.record.chain.events()), public=public)
+    return build_statement(run, Ending.read(run, receipt), public=public)
 
 
 def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
     """Return the signing key after writing its files and then recording it. Only then may it sign."""
-    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have created one
+    known, last = run.record.receipt_key, run.record.chain.last()  # another process may have created one
     if new_key:
-        key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
+        key = replaced_key(run.path, known, fresh=last is not None and last.body.get("key") == known)
     else:
         key = get_or_create_key(run.path, known)
     if key_id(key.public_key()) != known:

@@ -134,19 +134,17 @@ def _compare(older: Place, newer: Place, links: Links, found: SeriesCheck) -> No
 
 def make_links(run: OpenRun, places: Sequence[Place]) -> dict[str, Any]:
     """Return the proofs of a run that each of these receipts follows the one before it."""
-    events = {event.sequence: event.hash for event in run.record.chain.events()}
+    chain, beginning = run.record.chain, run.record.chain.hash_at(1)
     for place in places:
-        if place.run != events[1] or events.get(place.sequence) != place.head:
+        event = chain.at(place.sequence)
+        if place.run != beginning or event is None or event.hash != place.head:
             raise ReceiptRefused(
                 f"{place.file} is not in the event chain of {run.path}: it is another run, or its record was rewritten",
                 hint="check it with `fedforget receipt verify FILE --key PUB --run RUN`",
             )
     pairs = pairwise(sorted({place.sequence for place in places}))
-    made = [
-        {"older": older, "newer": newer, "steps": _written(run.record.chain.proof(newer, older))}
-        for older, newer in pairs
-    ]
-    return {"format": FORMAT, "run": events[1].hex(), "links": made}
+    made = [{"older": older, "newer": newer, "steps": _written(chain.proof(newer, older))} for older, newer in pairs]
+    return {"format": FORMAT, "run": beginning.hex(), "links": made}
 
 
 def read_links(files: Sequence[str | Path]) -> Links:

@@ -113,11 +113,11 @@ def _is_root_before(run: OpenRun, identifier: str, root: bytes) -> bool:
     If the batch changed more than it erased (new seeds, or an addition that was interrupted), it is not, and the run
     cannot give that root.
     """
-    events = run.record.chain.events()
-    begun = next(event for event in events if event.kind == "begun" and event.body.get("request") == identifier)
+    chain = run.record.chain
+    begun = next(event for event in chain.about([identifier]) if event.kind == "begun")
     if run.record.pseudonyms.mac("data root", root).hex() == begun.body.get("data_root_before"):
         return True
-    if not any(event.kind in ("reseeded", "added") for event in events if event.sequence > begun.sequence):
+    if chain.last_of("reseeded", "added") < begun.sequence:
         raise RunDamaged(
             f"{run.record.database.path} is damaged: the proof of request {identifier} does not fit the data"
         )
