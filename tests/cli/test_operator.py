@@ -47,6 +47,24 @@ def own(tmp_path: Path) -> Run:
 # Overdue
 
 
+def test_open_requests_are_all_counted_where_only_the_next_are_named(
+    trained: Path, later: Callable[[timedelta], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedforget.session.status.MOST_OPEN", 2)
+    moments = [(datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (9, 3, 4, 1)]
+    for client, moment in enumerate(moments[:3]):
+        good("forget", trained, "--client", client, "--defer", "--deadline", moment)
+    with RunLock(trained):
+        good("forget", trained, "--client", "3", "--defer", "--deadline", moments[3])
+    found = good_json("status", trained)
+    assert found["open_count"] == 4
+    assert {each["deadline"][:10] for each in found["open_requests"]} == {moments[1][:10], moments[3][:10]}
+    assert "open_requests" in good("status", trained).out
+    good("policy", trained, "batch", "--window", "30")
+    later(timedelta(days=3, seconds=60))
+    assert "at least 2 of 4 open requests" in call("status", trained, "--check").err
+
+
 @pytest.mark.parametrize("where", ["record", "inbox"])
 def test_an_overdue_request_is_shown_by_status_and_doctor(
     trained: Path, later: Callable[[timedelta], None], where: str

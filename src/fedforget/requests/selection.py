@@ -12,6 +12,7 @@ from fedforget.requests.lifecycle import Stage
 
 _AT_WORK = (Stage.REMOVED, Stage.RECOMPUTED, Stage.COMPLETED)
 OPEN = "open"
+OPEN_STATES = (Stage.ACCEPTED, *_AT_WORK)
 STATES = (OPEN, *(stage for stage in Stage if stage != Stage.RECEIVED))
 
 
@@ -42,7 +43,7 @@ class Selection:
         """Return the SQL after FROM, and its values. ``state``: the expression for the state of a request."""
         conditions, values = [], list[Any]()
         if self.states:
-            wanted = {each for name in self.states for each in (_OPEN if name == OPEN else (name,))}
+            wanted = {each for name in self.states for each in (OPEN_STATES if name == OPEN else (name,))}
             stored = {Stage.ACCEPTED if each in _AT_WORK else each for each in wanted}  # see ``RequestBook.counts``
             conditions.append(f"requests.state IN ({_marks(stored)}) AND {state} IN ({_marks(wanted)})")
             values += [*sorted(stored), *sorted(wanted)]
@@ -54,9 +55,6 @@ class Selection:
         if self.limit is not None:
             values.append(self.limit)
         return f"{where} ORDER BY {order}{'' if self.limit is None else ' LIMIT ?'}", values
-
-
-_OPEN = (Stage.ACCEPTED, *_AT_WORK)
 
 
 def _marks(values: set[str]) -> str:
