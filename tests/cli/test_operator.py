@@ -53,7 +53,7 @@ def test_open_requests_are_all_counted_where_only_the_next_are_named(
     monkeypatch.setattr("fedforget.session.status.MOST_OPEN", 2)
     moments = [(datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (9, 3, 4, 1)]
     for client, moment in enumerate(moments[:3]):
-        good("forget", trained, "--client", client, "--defer", "--deadline", moment)
+        good("forget", trained, "--client", str(client), "--defer", "--deadline", moment)
     with RunLock(trained):
         good("forget", trained, "--client", "3", "--defer", "--deadline", moments[3])
     found = good_json("status", trained)

@@ -24,6 +24,7 @@ from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
 from fedforget.store import books as books_module
 from fedforget.store import run_directory
+from fedforget.store.book_file import are_in_books
 from fedforget.store.books import DEPTH, PARTS, Books
 from fedforget.store.names import BOOKS, USES
 from tests.helpers import function_files
@@ -532,10 +533,9 @@ def test_a_glance_finds_what_is_there_without_checking_the_file(books: Books, pa
     asked: list[str] = []
     with contextlib.closing(Books(path, KEY, asked.append)) as found:
         assert found.count() == (len(WORLD), sum(len(samples) for samples in WORLD.values()))
-        for client, samples in WORLD.items():
-            assert found.glance(client)
-            assert all(found.glance(client, sample) for sample in samples)
-            assert not found.glance(client, "stranger")
-        assert not found.glance("stranger")
-        assert not found.glance(301, 0)
         assert asked == []
+    there = [Request(client, sample) for client, samples in WORLD.items() for sample in (None, *samples)]
+    assert are_in_books(path, there)
+    strangers = [Request(client, "stranger") for client in WORLD]
+    for strange in (*strangers, Request("stranger"), Request(301, 0)):
+        assert not are_in_books(path, [*there, strange])

@@ -116,11 +116,6 @@ class Books:
                 headers.append(part.header)
         return sum(header.clients for header in headers), sum(header.samples for header in headers)
 
-    def glance(self, client: Id, sample: Id | None = None) -> bool:
-        """Return whether a client, or a sample of it, is there. Reads a few rows of a file, and does not check it."""
-        with self._glancing(self.part_of(client)) as part:
-            return part.has(client, sample)
-
     @contextlib.contextmanager
     def _glancing(self, number: int) -> Iterator[BookFile]:
         if number in self._open:
