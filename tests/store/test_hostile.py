@@ -10,18 +10,21 @@ import shutil
 import signal
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from fedforget import Request
 from fedforget.algorithm.forget import Decision
+from fedforget.disk.door import Door
+from fedforget.disk.seen import settled_signature
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
 from fedforget.requests.lifecycle import Submission
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS, SERVER, USES
+from fedforget.store.names import BOOKS, SEALS, SERVER, USES
+from fedforget.store.seals import Seals
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
 from tests.store.hostile import BOOK, KINDS, READ, Case, altered, cases, mutated
 from tests.tally import exhaustive, tally
@@ -251,6 +254,30 @@ def test_command_that_reads_no_hostile_book_goes_on_and_leaves_it_as_it_is(
         assert (result := runs.zygote.run(*command, memory=MEMORY)).code == 0, result
     assert seen(attack.run)[str(attack.run / BOOK)] == before
     assert BOOK in runs.zygote.run("doctor", attack.run, memory=MEMORY).out
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "value server tree_key number", "value server rounds_done blob", "column requests.deadline empty",
+        "column roster.clients number", "tree uses.db loop", f"book {BOOK} end beyond",
+    ],
+)  # fmt: skip
+def test_seals_made_by_another_account_of_this_system_vouch_for_nothing(runs: Runs, tmp_path: Path, name: str) -> None:
+    """It knows the signatures of the files that it made."""
+    attack = alone(runs, tmp_path, name)
+    seals = Seals(attack.run).all()
+    door = Door(attack.run)
+    Seals(attack.run).set({each: replace(seal, seen=settled_signature(door, each)) for each, seal in seals.items()})
+    (attack.run / SEALS).chmod(0o666)  # as good as another owner, which only root can give it
+    for command in (
+        ("clients", attack.run),
+        ("clients", attack.run, "--client", str(READ)),
+        ("run-pending", attack.run),
+    ):
+        result = runs.zygote.run(*command, "--json", memory=MEMORY)
+        require_clear(result, f"{name}, {command[0]}")
+        assert result.code == 6, result
 
 
 @pytest.mark.parametrize("command", ["clients", "verify"])

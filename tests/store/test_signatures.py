@@ -117,12 +117,18 @@ def test_restart_of_the_system_has_everything_read(
     assert set(read_whole) == DATABASES
 
 
-def test_seals_of_another_user_have_everything_read(
-    run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str]
+@pytest.mark.parametrize("who", ["another owner", "the group may write", "all may write"])
+def test_seals_that_another_account_can_have_written_have_everything_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str], who: str
 ) -> None:
-    """That user can note any signature, so a directory that an attacker made is never trusted unread."""
-    monkeypatch.setattr("fedforget.store.seals.os.geteuid", lambda: os.getuid() + 1)
-    run.status()
+    """Anyone on this system can note the signature of a file that they made."""
+    if who == "another owner":
+        account = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: account + 1)
+    else:
+        (run.path / "seals").chmod(0o620 if "group" in who else 0o602)
+    with run_directory.reading(run.path) as found:
+        found.clients.sizes()
     assert set(read_whole) == DATABASES
 
 

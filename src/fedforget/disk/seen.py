@@ -3,10 +3,15 @@
 The signature of a file is what the file system says about it: device, number, size, and the times of its last change
 of content and of status. A program can set the first time, but not the second. A signature counts on one system and
 until it restarts: after a restart, a copy or a restored backup the file is read and compared as a whole.
+
+Only a list of signatures that no other account can have written counts (``is_only_ours``): anyone on this system can
+note the signature of a file that they made.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from functools import cache
 from pathlib import Path
@@ -29,6 +34,12 @@ def boot() -> str | None:
         return _BOOT.read_text(encoding="ascii").strip() or None
     except (OSError, ValueError):
         return None
+
+
+def is_only_ours(door: Door, name: str) -> bool:
+    """Return whether no other account can have written a file: this one owns it, and alone may write it."""
+    found = door.status(name)
+    return found is not None and found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def signature(door: Door, name: str) -> Signature | None:

@@ -8,7 +8,6 @@ or read it as a whole is not read as a whole again.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any
 from fedforget.disk.door import Door
 from fedforget.disk.files import digest, storage_errors, sync_directory, write_durably
 from fedforget.disk.parsing import parse_object
-from fedforget.disk.seen import Signature, boot, signature
+from fedforget.disk.seen import Signature, boot, is_only_ours, signature
 from fedforget.errors import RunDamaged
 from fedforget.store.names import BOOKS, BROKEN_SEALS, METRICS, RECORD, SEALS, SERVER, USES
 
@@ -93,17 +92,12 @@ class Seals:
         try:
             raw = parse_object(text if digest(text).encode() == known else b"")
             seals = {str(file): _seal(*about) for file, about in raw["files"].items()}
-            here = raw["boot"] is not None and raw["boot"] == boot() and self._is_own(name)
+            here = raw["boot"] is not None and raw["boot"] == boot() and is_only_ours(self._door, name)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDamaged(f"{self._run / name} is damaged: it is not what was written", hint=_HINT) from error
         if seals.keys() != set(SEALED):
             raise RunDamaged(f"{self._run / name} is damaged: its seals are not those of a run", hint=_HINT)
         return seals if here else {file: replace(seal, seen=None) for file, seal in seals.items()}
-
-    def _is_own(self, name: str) -> bool:
-        """Return whether the file belongs to this user: another one could have noted what it likes."""
-        found = self._door.status(name)
-        return found is not None and found.st_uid == os.geteuid()
 
 
 def _seal(found: Any, root: Any, seen: Any) -> Seal:
