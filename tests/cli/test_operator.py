@@ -100,6 +100,22 @@ def test_an_overdue_request_is_shown_by_status_and_doctor(
     assert good_json("status", trained, "--check")["overdue"] == []
 
 
+def test_overdue_request_in_the_inbox_is_seen_beside_many_in_the_record(
+    trained: Path, later: Callable[[timedelta], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status names the requests with the next deadlines, wherever they are."""
+    monkeypatch.setattr("fedforget.session.status.MOST_OPEN", 2)
+    for client in "123":
+        good("forget", trained, "--client", client, "--defer")
+    with RunLock(trained):
+        soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+        (receipt,) = good_json("forget", trained, "--client", "4", "--defer", "--deadline", soon)["receipts"]
+    assert good_json("status", trained)["open_requests"][0]["id"] == receipt["id"]
+    later(timedelta(days=4))
+    checked = call("status", trained, "--check", "--json")
+    assert (checked.code, checked.json["overdue"]) == (17, [receipt["id"]])
+
+
 def test_unfinished_request_needs_attention_unless_the_run_is_busy(own: Run) -> None:
     seen: list[int] = []
 
