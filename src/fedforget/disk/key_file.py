@@ -25,7 +25,7 @@ _ENTRY = _ID_BYTES + KEY_BYTES
 _LARGEST = 2**24  # bytes
 _LAST = 2**62  # number of a key
 _SPARE = 3  # unused keys in the file, so that taking one does not write it
-_LOST = "restore the whole run directory from a backup: keys cannot be derived again"
+_LOST = "restore the whole run directory from a backup: keys cannot be rebuilt"
 
 
 class KeyFile:

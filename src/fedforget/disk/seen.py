@@ -55,12 +55,12 @@ def signature(door: Door, name: str) -> Signature | None:
 
 def settled_signature(door: Door, name: str) -> Signature | None:
     """Return the signature of a file that was just written, as soon as a later change would show in it."""
+    found = door.status(name)
     for _ in range(_MOST_TICKS):
-        found = signature(door, name)
-        if found is not None or boot() is None:
-            return found
+        if boot() is None or found is None or found.st_ctime_ns < _tick():
+            break
         time.sleep(_PAUSE)
-    return None
+    return signature(door, name)
 
 
 def _tick() -> int:

@@ -58,9 +58,9 @@ class Seals:
             for name, seal in seals.items()
         }
         text = json.dumps({"boot": boot(), "files": about}).encode()
-        write_durably(self._run / SEALS, digest(text).encode() + b"\n" + text, mode=0o600)
         with storage_errors(self._run / BROKEN_SEALS):
-            (self._run / BROKEN_SEALS).unlink(missing_ok=True)
+            (self._run / BROKEN_SEALS).unlink(missing_ok=True)  # first: a sealed run has no leftovers
+        write_durably(self._run / SEALS, digest(text).encode() + b"\n" + text, mode=0o600)
 
     def break_all(self) -> None:
         """Move the seals aside, durably. A reader still recognises by them the files that have not changed."""
