@@ -662,6 +662,7 @@ def _json() -> Iterator[Case]:
         ("ids", ["../../x"]), ("basis", "other"), ("received", "yesterday"), ("deadline", None),
         ("deadline", "9" * 5000),
         ("key", 3), ("received", "2026-01-01"), ("deadline", "2026-02-31T00:00:00.000+00:00"),
+        ("deadline", "0001-01-01T00:00:00.000+23:59"), ("received", "9999-12-31T23:59:59.999-23:59"),
     ):  # fmt: skip
         yield Case(f"json inbox {field} {str(value)[:30]}", partial(_hand_in_with, field, value))
     for kind in (MODEL, STATE, LEAVES):  # only ``receipt`` needs the last two

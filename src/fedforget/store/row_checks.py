@@ -71,6 +71,6 @@ def _is_policy(text: str) -> bool:
 def _is_time(text: str) -> bool:
     try:
         as_written(text)
-    except (ValueError, OverflowError):
+    except ValueError:
         return False
     return True
