@@ -18,8 +18,7 @@ from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
-from fedforget.algorithm.tree import LABEL_BYTES, Leaf, beside, joined, labels_of, leaves_of, path_of, root_of, roots_of
-from fedforget.algorithm.tree import Path as TreePath
+from fedforget.algorithm.tree import LABEL_BYTES, Leaf, joined, labels_of, leaves_of, root_of, roots_of
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
 from fedforget.disk.second_process import can_help, made
@@ -201,18 +200,6 @@ class Books:
         """Return the leaves of a client's samples."""
         known = self.contents(client)
         return leaves_of(self._sample_key(id_block(client)), IdSet.of_canonical(known), list(known.values()))
-
-    def client_path(self, client: Id) -> tuple[bytes, TreePath]:
-        """Return the label of a client, and the path that shows whether it is in the tree."""
-        label = self._label(client)
-        number = number_of(label)
-        leaves = self._client_leaves(self._read(number))
-        return label, path_of(leaves, label, DEPTH).below(beside(list(self.roots().values()), number))
-
-    def sample_path(self, client: Id, sample: Id) -> tuple[bytes, TreePath]:
-        """Return the label of a sample, and the path that shows whether it is in its client's tree."""
-        label = labels_of(self._sample_key(id_block(client)), IdSet([sample]))[0]
-        return label, path_of(self.sample_leaves(client), label)
 
     def _sample_key(self, block: bytes) -> bytes:
         return sample_key(self.key, block)

@@ -51,9 +51,6 @@ class ClientStore:
         """Return the content digest of each sample of a client, or of some of its samples."""
         return self.books.contents(client, samples)
 
-    def seed_pair(self, client: Id) -> Seed:
-        return self.books.seed(client)
-
     def seed(self, client: Id) -> bytes:
         return self.books.seed(client).value
 
