@@ -31,7 +31,7 @@ from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.disk.database import Database
 from fedforget.store import server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore

@@ -23,10 +23,11 @@ from fedforget.algorithm.tree import Path as TreePath
 from fedforget.disk.files import write_durably
 from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
-from fedforget.store import books as books_module
 from fedforget.store import run_directory
-from fedforget.store.book_file import are_in_books
-from fedforget.store.books import DEPTH, PARTS, Books, number_of, sample_key
+from fedforget.store.books import books as books_module
+from fedforget.store.books.books import Books
+from fedforget.store.books.file import are_in_books
+from fedforget.store.books.tree import DEPTH, PARTS, number_of, sample_key
 from fedforget.store.names import BOOKS, USES
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
@@ -318,7 +319,7 @@ def test_path_shows_the_presence_of_every_client(books: Books) -> None:
         for sample in samples:
             own, below = sample_path(books, client, sample)
             assert below.root(own) == value[32:], "the root of its samples"
-            salt = salts_of(books._sample_key(id_block(client)), IdSet([sample]))[0]
+            salt = salts_of(sample_key(books.key, id_block(client)), IdSet([sample]))[0]
             assert below.value(own) == value_of(salt, content(client, sample))
 
 

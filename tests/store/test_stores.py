@@ -19,7 +19,7 @@ from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.requests.policy import Policy
 from fedforget.store import hints, metrics, record, server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.metrics import Metrics

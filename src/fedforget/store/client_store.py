@@ -9,7 +9,7 @@ from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.uses import Uses
 
 
