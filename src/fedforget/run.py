@@ -18,7 +18,8 @@ from fedforget.disk.files import path_of
 from fedforget.disk.lock import RunLock
 from fedforget.errors import InvalidInput, quoted, shown
 from fedforget.evidence.rebuild import Rebuilt, rebuild_files
-from fedforget.evidence.receipts.check import ReceiptCheck, check_with_run, require_checked
+from fedforget.evidence.receipts.check import ReceiptCheck, require_checked
+from fedforget.evidence.receipts.compare import check_with_run
 from fedforget.evidence.receipts.issue import issue
 from fedforget.evidence.replay import Verification, verify
 from fedforget.federation.pool import PATIENCE

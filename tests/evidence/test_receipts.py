@@ -22,7 +22,8 @@ from fedforget.algorithm.seeds import Seed
 from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
 from fedforget.evidence.receipts import receipt_key
-from fedforget.evidence.receipts.check import ReceiptCheck, _differing_paths, read_receipt
+from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
+from fedforget.evidence.receipts.compare import _differing_paths
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
     MOST,

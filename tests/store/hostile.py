@@ -28,8 +28,8 @@ from fedforget.disk.page_sum import page_hash
 from fedforget.errors import FedForgetError
 from fedforget.requests.vault import LEAVES, MODEL, STATE, waiting
 from fedforget.store import metrics, record, server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
 from fedforget.store.checks import sum_text
 from fedforget.store.names import BOOKS, KEYS, METRICS, RECORD, SEALS, SERVER, USES
 from fedforget.store.seals import Seal, Seals

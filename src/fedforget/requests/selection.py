@@ -11,6 +11,7 @@ from fedforget.errors import InvalidInput, quoted, shown
 from fedforget.requests.lifecycle import Stage
 
 _AT_WORK = (Stage.REMOVED, Stage.RECOMPUTED, Stage.COMPLETED)
+_MOST = 2**63 - 1  # rows: the largest number of a database
 OPEN = "open"
 OPEN_STATES = (Stage.ACCEPTED, *_AT_WORK)
 STATES = (OPEN, *(stage for stage in Stage if stage != Stage.RECEIVED))
@@ -53,7 +54,7 @@ class Selection:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         order = "deadline, number" if self.by_deadline else "number DESC"
         if self.limit is not None:
-            values.append(self.limit)
+            values.append(min(self.limit, _MOST))
         return f"{where} ORDER BY {order}{'' if self.limit is None else ' LIMIT ?'}", values
 
 

@@ -14,7 +14,7 @@ from fedforget.requests.intake import Intake, require_standing
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
 from fedforget.requests.targets import attach_known_targets, attach_targets, present_targets
 from fedforget.store import run_directory
-from fedforget.store.book_file import are_in_books
+from fedforget.store.books.file import are_in_books
 from fedforget.store.run_directory import OpenRun, unfinished_error
 
 log = logging.getLogger("fedforget")

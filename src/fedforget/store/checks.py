@@ -24,9 +24,9 @@ from fedforget.disk.read_only import require
 from fedforget.disk.seen import Signature, signature
 from fedforget.errors import CommitsLost, RunDamaged, RunTooNew, RunTooOld, shown
 from fedforget.store import crash_check, metrics, plan_file, record, server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.book_layout import header_of
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
+from fedforget.store.books.layout import header_of
 from fedforget.store.client_store import ClientStore
 from fedforget.store.metrics import Metrics
 from fedforget.store.model_files import ModelFiles

@@ -12,10 +12,11 @@ from fedforget.errors import InvalidInput, shown
 from fedforget.evidence.receipts.envelope import Envelope, seal
 from fedforget.evidence.receipts.opening import Opening
 from fedforget.evidence.receipts.receipt_key import get_or_create_key, has_public_half, key_id, known_key, replaced_key
-from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
+from fedforget.evidence.receipts.shape import Statement
+from fedforget.evidence.receipts.statement import Ending, build_statement
 from fedforget.requests.lifecycle import Receipt, Stage
 from fedforget.store import hints, run_directory
-from fedforget.store.leaves import salts_of_target
+from fedforget.store.books.leaves import salts_of_target
 from fedforget.store.run_directory import OpenRun
 
 

@@ -19,8 +19,7 @@ from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.check import read_receipt
 from fedforget.evidence.receipts.proofs import from_hex
-from fedforget.evidence.receipts.shape import are_pairs
-from fedforget.evidence.receipts.statement import Statement
+from fedforget.evidence.receipts.shape import Statement, are_pairs
 from fedforget.requests.links import HASH_BYTES, Step, follow
 from fedforget.store.run_directory import OpenRun
 

@@ -15,7 +15,8 @@ from fedforget.algorithm.tree import Path, beside, joined, path_of, root_of
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts.proofs import VALUE_BYTES, Proof, Target
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import DEPTH, PARTS, Books, number_of
+from fedforget.store.books.books import Books
+from fedforget.store.books.tree import DEPTH, PARTS, number_of
 from fedforget.store.run_directory import OpenRun
 
 

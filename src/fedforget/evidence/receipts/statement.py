@@ -14,6 +14,7 @@ from fedforget.evidence.receipts.shape import (
     RE_EXECUTE_OWN,
     STATEMENT,
     UNKNOWN,
+    Statement,
 )
 from fedforget.evidence.receipts.standing import StandingProof, standing_proof
 from fedforget.requests.chain import Event, EventChain
@@ -23,8 +24,6 @@ from fedforget.store.run_directory import OpenRun
 
 _ENDINGS = (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
 _DAY = len("2027-01-31")
-
-Statement = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
