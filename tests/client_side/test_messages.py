@@ -80,6 +80,18 @@ def test_message_of_an_earlier_epoch_is_refused_after_a_restart(state: ClientSta
     assert state.status().epoch == 5
 
 
+def test_late_messages_of_an_epoch_take_nothing_away_after_a_restart(state: ClientState) -> None:
+    train(state, 1)
+    train(state, 2)
+    before = files(state)
+    assert "refuses a round from before the last one" in error_of(train(state, 1)).message
+    ask(state, parcels.REWIND, 0, rounds_done=0)  # it was sent before round 1
+    assert files(state) == before
+    ask(state, parcels.REWIND, 1, rounds_done=0)
+    assert files(state)["uses.db"] != before["uses.db"]
+    assert "error" not in train(state, 1, 1).body
+
+
 def test_removal_that_is_asked_for_again_changes_nothing(life: Deployment, state: ClientState) -> None:
     life.learn(6)
     state.forget([1])
@@ -232,7 +244,7 @@ def test_second_process_is_refused_and_a_request_made_meanwhile_is_not_lost(stat
 
 def test_lost_book_is_named_with_the_two_ways_out(state: ClientState) -> None:
     (state.path / "client.book").unlink()
-    for found in (error_of(train(state, 1)), error_of(ask(state, parcels.PRESENCE))):
+    for found in (error_of(train(state, 1)), error_of(ask(state, parcels.PRESENCE, 0))):
         assert (found.code, "the seed of client c is lost" in found.message) == ("run-damaged", True)
         assert "restore the whole state directory" in found.hint
         assert "fedforget forget RUN --client c --basis model-informed" in found.hint

@@ -1,6 +1,6 @@
 """``client.book``: a client's seed, and its sample ids with the digests of their contents.
 
-It is a file of clients' books (``store.book_content``) with one client, or with none after the client has left. It is
+It is a file of clients' books (``store.books``) with one client, or with none after the client has left. It is
 replaced as a whole when data leave or join. Its root covers the seed and every sample, so damage shows.
 """
 
@@ -20,7 +20,7 @@ from fedforget.disk.door import Door
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
 from fedforget.errors import RunDamaged, UnknownTarget, shown
-from fedforget.store.book_content import Book
+from fedforget.store.books.content import Book
 
 BOOK = "client.book"
 _NUMBER = 0

@@ -37,7 +37,7 @@ class ClientData:
             self._keys = {canonical_id(key): key for key in samples}
             self.ids = IdSet(samples, what=f"sample id of client {shown(client)}:")
         elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
-            self.ids = IdSet(range(len(samples)))
+            self.ids = IdSet(range(_count_of(samples, client)))
             self._keys = {identifier: identifier for identifier in self.ids}
         else:
             raise InvalidInput(
@@ -78,6 +78,18 @@ class ClientData:
         """Return a digest of a sample's x and y: type, shape and bytes."""
         parts = [_header(part.dtype, part.shape) + part.tobytes() for part in self.sample(identifier)]
         return hashlib.blake2b(b"".join(parts), digest_size=CONTENT_BYTES, person=CONTENT_PERSON).digest()
+
+
+def _count_of(samples: Any, client: Id) -> int:
+    try:
+        return len(samples)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"the samples of client {shown(client)} cannot be counted: {type(error).__name__}: {error}",
+            hint="give a mapping of id → (x, y) or a torch Dataset",
+        ) from error
 
 
 @lru_cache(maxsize=1024)  # ragged data have many shapes

@@ -20,7 +20,7 @@ from fedforget.federation.background import BackgroundJob
 from fedforget.federation.local import InlineTrainer, LocalFederation, RoundTrainer
 from fedforget.federation.pool import WorkerPool
 from fedforget.session.workforce import INLINE, Workforce
-from fedforget.store.books import PARTS
+from fedforget.store.books.tree import PARTS
 from fedforget.store.plan_file import PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic

@@ -15,9 +15,9 @@ from fedforget.requests.leaves import TargetLeaves
 from fedforget.requests.processor import Processor
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
-from fedforget.store.books import PARTS
+from fedforget.store.books.leaves import target_leaves
+from fedforget.store.books.tree import PARTS
 from fedforget.store.commitments import commitments_digest
-from fedforget.store.leaves import target_leaves
 from fedforget.store.record import learner_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest

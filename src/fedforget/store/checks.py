@@ -24,9 +24,9 @@ from fedforget.disk.read_only import require
 from fedforget.disk.seen import Signature, signature
 from fedforget.errors import CommitsLost, RunDamaged, RunTooNew, RunTooOld, shown
 from fedforget.store import crash_check, metrics, plan_file, record, server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.book_layout import header_of
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
+from fedforget.store.books.layout import header_of
 from fedforget.store.client_store import ClientStore
 from fedforget.store.metrics import Metrics
 from fedforget.store.model_files import ModelFiles
@@ -55,8 +55,13 @@ class Parts:
     The caller holds ``lock.shared_lock``. A part is None until its file was found to be in order.
     """
 
-    def __init__(self, path: Path, opened: contextlib.ExitStack, *, trusting: bool = True) -> None:
-        """``trusting``: a file whose signature is that of its seal is not read as a whole."""
+    def __init__(
+        self, path: Path, opened: contextlib.ExitStack, *, trusting: bool = True, describing: bool = False
+    ) -> None:
+        """``trusting``: a file whose signature is that of its seal is not read as a whole.
+
+        ``describing``: nothing relies on what is read, so the seals that a process at work moved aside count as well.
+        """
         self.path = path
         self.file: PlanFile | None = None
         self.record: Record | None = None
@@ -64,6 +69,7 @@ class Parts:
         self.clients: ClientStore | None = None
         self.metrics: Metrics | None = None
         self.seals: dict[str, Seal] = {}  # of a run that was closed properly
+        self._aside: dict[str, Seal] = Seals(path).broken() if describing else {}
         self.read_whole: dict[str, Signature | None] = {}  # files that were compared with their seals
         self._plan_digest = ""
         self._record_is_whole = False
@@ -209,7 +215,7 @@ class Parts:
 
     def trusts(self, name: str) -> bool:
         """Return whether a file is unchanged since FedForget wrote it, or read it as a whole."""
-        return self._trusting and Seals(self.path).trusts(name, self.seals.get(name))
+        return self._trusting and Seals(self.path).trusts(name, self.seals.get(name) or self._aside.get(name))
 
     def _require_as_sealed(self, name: str) -> None:
         seal = self.seals.get(name)

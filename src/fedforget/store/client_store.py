@@ -9,7 +9,7 @@ from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.uses import Uses
 
 
@@ -50,9 +50,6 @@ class ClientStore:
     def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
         """Return the content digest of each sample of a client, or of some of its samples."""
         return self.books.contents(client, samples)
-
-    def seed_pair(self, client: Id) -> Seed:
-        return self.books.seed(client)
 
     def seed(self, client: Id) -> bytes:
         return self.books.seed(client).value

@@ -20,7 +20,7 @@ from fedforget.disk.seen import settled_signature
 from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 from fedforget.requests import inbox
 from fedforget.store import metrics, plan_file, record, server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.checks import sealed_digest
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.names import (
