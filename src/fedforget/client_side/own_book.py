@@ -80,7 +80,9 @@ class OwnBook:
 
     def _require_present(self) -> None:
         if self.is_empty:
-            raise RunDamaged(f"client {shown(self._client)} has left: {self.path} holds no seed")
+            raise UnknownTarget(
+                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
+            )
 
     # Writing
 
@@ -101,10 +103,8 @@ class OwnBook:
 
     def join(self, samples: Mapping[Id, bytes]) -> None:
         """Add samples that are not there. Idempotent."""
-        if self.is_empty and samples:
-            raise UnknownTarget(
-                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
-            )
+        if samples:
+            self._require_present()
         if any(len(content) != CONTENT_BYTES for content in samples.values()):
             raise RunDamaged(f"{self.path}: the content digest of a sample that joins is invalid")
         if any(self._book.row(0, each) is None for each in samples):
