@@ -107,6 +107,9 @@ def check(erasure: Erasure, choose: Callable[[], str]) -> None:
     for server in (life.server, inline):
         learn(server, plan.rounds)
     assert life.view() == view(inline)
+    for message in list(life.flower.grid.delivered):  # also those of rounds that stand, each after all later ones
+        life.flower.grid.deliver(message)
+        assert life.view() == view(inline)
 
 
 @settings(max_examples=10)

@@ -550,6 +550,7 @@ def test_a_glance_finds_what_is_there_without_checking_the_file(books: Books, pa
     with contextlib.closing(Books(path, KEY, asked.append)) as found:
         assert found.count() == (len(WORLD), sum(len(samples) for samples in WORLD.values()))
         assert asked == []
+        assert sorted(found.sample_counts().tolist()) == sorted(map(len, WORLD.values()))
     there = [Request(client, sample) for client, samples in WORLD.items() for sample in (None, *samples)]
     assert are_in_books(path, there)
     strangers = [Request(client, "stranger") for client in WORLD]

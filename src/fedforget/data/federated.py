@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf, one_by_one
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
-from fedforget.data.tables import CONTENT_PERSON, OwnRows
+from fedforget.data.tables import CONTENT_PERSON, TYPES, OwnRows
 from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 
 Array = NDArray[Any]
 _PAIR = 2
 _NUMBERS = (int, float, complex, range, bytearray, memoryview, array.array)
 _DEEPEST = 64  # dimensions that an array can have
-_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # types that PyTorch has
-_TYPES = {np.dtype(f"{kind}{size}") for kind, sizes in _SIZES.items() for size in sizes}
 
 
 class ClientData:
@@ -275,7 +273,7 @@ def _array_of_numbers(value: Any) -> Array:
     if not isinstance(value, np.ndarray | np.generic) and (unsupported := _unsupported_type(value)):
         raise TypeError(f"a {unsupported} is neither a number nor an array")
     made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor that requires gradients
-    if made.dtype not in _TYPES:
+    if made.dtype not in TYPES:
         raise TypeError(f"their type is {made.dtype}")
     return made
 

@@ -51,7 +51,7 @@ class Status:
 
 def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
-    plan, server, sizes = run.file.plan, run.server, run.clients.sizes()
+    plan, server, sizes = run.file.plan, run.server, run.clients.sample_counts().tolist()
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
     book = run.record.book
@@ -69,11 +69,11 @@ def status_of(run: OpenRun) -> Status:
         steps_done=server.rounds_done * plan.local_steps,
         steps=plan.steps,
         clients=len(server.roster),
-        samples=sum(sizes.values()),
+        samples=sum(sizes),
         clients_per_round=plan.clients_per_round,
         batch_size=plan.batch_size,
         local_steps=plan.local_steps,
-        rho_s=plan.realised_rho_s(sizes.values()),
+        rho_s=plan.realised_rho_s(sizes),
         rho_c=plan.realised_rho_c(len(server.roster)),
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
@@ -37,6 +40,10 @@ class ClientStore:
     def sizes(self) -> dict[Id, int]:
         """Return the number of samples of each client."""
         return self.books.sizes()
+
+    def sample_counts(self) -> NDArray[np.int64]:
+        """Return the number of samples of each client, without the clients."""
+        return self.books.sample_counts()
 
     def samples(self, client: Id) -> IdSet:
         return self.books.samples(client)
@@ -82,7 +89,7 @@ class ClientStore:
         return self.uses.last_noted_step(until)
 
     def has_unused(self) -> bool:
-        return sum(self.sizes().values()) > self.uses.count()
+        return int(self.sample_counts().sum()) > self.uses.count()
 
     def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
         self.uses.note(uses, witnesses)

@@ -13,6 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
@@ -102,6 +105,10 @@ class Books:
 
     def sizes(self) -> dict[Id, int]:
         return {c: n for part in self._all() for c, n in zip(part.clients(), part.sizes().tolist(), strict=True)}
+
+    def sample_counts(self) -> NDArray[np.int64]:
+        """Return how many samples each client has, without the clients' ids: fast for very many clients."""
+        return np.concatenate([part.sizes() for part in self._all()])
 
     def count(self) -> tuple[int, int]:
         """Return how many clients and samples there are, as the files say. Reads their beginnings only."""
