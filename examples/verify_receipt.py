@@ -110,9 +110,8 @@ def signed(key, signature, message):
     return True
 
 
-def fits(
-    value, shape
-):  # a tuple: alternatives; a list: a list of these; a function: a condition; else a type or a value
+def fits(value, shape):
+    # a tuple: alternatives; a list: a list of these; a function: a condition; else a type or a value
     if isinstance(shape, tuple):
         return any(fits(value, each) for each in shape)
     if isinstance(shape, dict):

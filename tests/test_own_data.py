@@ -181,6 +181,11 @@ def test_repeated_forget_returns_the_same_receipts(tmp_path: Path) -> None:
         run.forget([(0, 1)])  # type: ignore[list-item]
 
 
+class Uncountable(Dataset):
+    def __len__(self) -> int:
+        raise ValueError("no file yet")
+
+
 def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
     good = {0: numbers(3)}
     cases: list[tuple[type[FedForgetError], str, Any]] = [
@@ -191,6 +196,7 @@ def test_bad_ingredients_are_refused_with_a_remedy(tmp_path: Path) -> None:
         (InvalidId, "cannot be the id", {-1: numbers(2)}),
         (InvalidInput, "not a pair", {0: {1: 5}}),
         (InvalidInput, "a set", {0: {1, 2}}),
+        (InvalidInput, "the samples of client 0 cannot be counted: ValueError", {0: Uncountable()}),
     ]
     for number, (error, words, data) in enumerate(cases):
         with pytest.raises(error, match=words) as caught:

@@ -18,7 +18,8 @@ from fedforget.disk.files import path_of
 from fedforget.disk.lock import RunLock
 from fedforget.errors import InvalidInput, quoted, shown
 from fedforget.evidence.rebuild import Rebuilt, rebuild_files
-from fedforget.evidence.receipts.check import ReceiptCheck, check_with_run, require_checked
+from fedforget.evidence.receipts.check import ReceiptCheck, require_checked
+from fedforget.evidence.receipts.compare import check_with_run
 from fedforget.evidence.receipts.issue import issue
 from fedforget.evidence.replay import Verification, verify
 from fedforget.federation.pool import PATIENCE
@@ -142,6 +143,8 @@ class Run:
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
         wanted = [] if new_seed and requests is None and client is None else _requests_of(requests, client, sample)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
+        if defer and (receipts := deferral.handed_in(self.path, submission)) is not None:
+            return receipts
         with deferral.open_for_submission(self.path, submission, defer=defer) as (run, deferred):
             if deferred is not None:
                 return deferred(run, submission)

@@ -31,7 +31,7 @@ from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder, State
 from fedforget.algorithm.seeds import Seed, SeedSource
 from fedforget.disk.database import Database
 from fedforget.store import server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
@@ -298,7 +298,7 @@ def test_equal_memory_passes_the_contract(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_client_has_its_own_seed_on_disk(tmp_path: Path) -> None:
     disk = Disk(tmp_path, Plan(1, 1, 1, 1), {1: (0,), "a": (0, 1)})
     for client in (1, "a"):
-        assert disk.clients.seed_pair(client) == SEEDS.client(client)
+        assert disk.clients.books.seed(client) == SEEDS.client(client)
     assert isinstance(disk.server.seed, Seed)
     assert disk.server.seed == SEEDS.server()
     assert disk.clients.sizes() == {1: 1, "a": 2}

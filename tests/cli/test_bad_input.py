@@ -16,7 +16,7 @@ import pytest
 
 from fedforget.algorithm.ports import RemoveOrder
 from fedforget.store import run_directory
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.plan_file import FORMAT
 from tests.cli.commandline import (
     PLAN,

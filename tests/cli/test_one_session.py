@@ -17,7 +17,7 @@ from fedforget.disk.database import Database
 from fedforget.disk.lock import RunLock
 from fedforget.federation.local import LocalFederation
 from fedforget.store import run_directory
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.plan_file import PlanFile
 from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import PLAN, good, train

@@ -47,6 +47,24 @@ def own(tmp_path: Path) -> Run:
 # Overdue
 
 
+def test_open_requests_are_all_counted_where_only_the_next_are_named(
+    trained: Path, later: Callable[[timedelta], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedforget.session.status.MOST_OPEN", 2)
+    moments = [(datetime.now(UTC) + timedelta(days=days)).isoformat() for days in (9, 3, 4, 1)]
+    for client, moment in enumerate(moments[:3]):
+        good("forget", trained, "--client", str(client), "--defer", "--deadline", moment)
+    with RunLock(trained):
+        good("forget", trained, "--client", "3", "--defer", "--deadline", moments[3])
+    found = good_json("status", trained)
+    assert found["open_count"] == 4
+    assert {each["deadline"][:10] for each in found["open_requests"]} == {moments[1][:10], moments[3][:10]}
+    assert "open_requests" in good("status", trained).out
+    good("policy", trained, "batch", "--window", "30")
+    later(timedelta(days=3, seconds=60))
+    assert "at least 2 of 4 open requests" in call("status", trained, "--check").err
+
+
 @pytest.mark.parametrize("where", ["record", "inbox"])
 def test_an_overdue_request_is_shown_by_status_and_doctor(
     trained: Path, later: Callable[[timedelta], None], where: str
@@ -80,6 +98,22 @@ def test_an_overdue_request_is_shown_by_status_and_doctor(
     assert "none pending" not in sick.out
     good("run-pending", trained, "--all")
     assert good_json("status", trained, "--check")["overdue"] == []
+
+
+def test_overdue_request_in_the_inbox_is_seen_beside_many_in_the_record(
+    trained: Path, later: Callable[[timedelta], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The status names the requests with the next deadlines, wherever they are."""
+    monkeypatch.setattr("fedforget.session.status.MOST_OPEN", 2)
+    for client in "123":
+        good("forget", trained, "--client", client, "--defer")
+    with RunLock(trained):
+        soon = (datetime.now(UTC) + timedelta(days=3)).isoformat()
+        (receipt,) = good_json("forget", trained, "--client", "4", "--defer", "--deadline", soon)["receipts"]
+    assert good_json("status", trained)["open_requests"][0]["id"] == receipt["id"]
+    later(timedelta(days=4))
+    checked = call("status", trained, "--check", "--json")
+    assert (checked.code, checked.json["overdue"]) == (17, [receipt["id"]])
 
 
 def test_unfinished_request_needs_attention_unless_the_run_is_busy(own: Run) -> None:

@@ -28,7 +28,7 @@ from fedforget.planner.storage import (
 )
 from fedforget.planner.windows import Requests, in_windows
 from fedforget.store import uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.names import BOOKS, USES
 from fedforget.store.uses import Uses
 from tests.cli.commandline import PLAN, ROUNDS, call, good, good_json, models_in, refused, samples_of, train

@@ -11,7 +11,9 @@ from fedforget.algorithm.ids import Id
 from fedforget.client_side import ClientState
 from fedforget.client_side.sync import Differences
 from fedforget.errors import FedForgetError, InvalidInput, NotConfirmed
-from tests.client_side.deployment import Deployment, samples_of
+from fedforget.federation import parcels
+from fedforget.federation.standing import addition_id, standing_in
+from tests.client_side.deployment import Deployment, ask, samples_of
 from tests.helpers import World, scratch
 
 WORLD: World = {"c": tuple(range(150)), "d": (1, 2)}
@@ -74,6 +76,16 @@ def test_second_sync_of_the_same_data_asks_for_nothing_more(state: ClientState) 
     assert (len(state.receipts()), state.status().arriving) == (1, 2)
 
 
+def test_other_content_joins_only_after_what_it_replaces_has_gone(state: ClientState) -> None:
+    state.sync(samples({**samples_of([7], version=1)}))
+    assert standing_in(ask(state, parcels.PRESENCE), "c").additions == ()
+    state.sync(samples({**samples_of([7], version=1), "new": samples_of(["new"])["new"]}))
+    [ready] = standing_in(ask(state, parcels.PRESENCE), "c").additions
+    ask(state, parcels.JOIN, samples=[[addition_id(ready.handle), ""]])
+    assert state.status().arriving == 1
+    assert state.opening().contents.keys() == {*range(150), "new"}
+
+
 def test_content_that_changes_again_replaces_the_addition_that_waits(state: ClientState, life: Deployment) -> None:
     state.sync(samples(samples_of([7], version=1)))
     state.sync(samples(samples_of([7], version=2)))
@@ -96,6 +108,19 @@ def test_sample_that_was_erased_and_is_still_in_the_data_does_not_come_back_by_i
     assert 7 in [*life.clients["c"].opening().contents]
 
 
+class Gone(Mapping[Id, Any]):
+    """A source that cannot even be listed."""
+
+    def __getitem__(self, key: Id) -> Any:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Id]:
+        raise RuntimeError("the database is gone")
+
+    def __len__(self) -> int:
+        return 150
+
+
 class Broken(Mapping[Id, Any]):
     """A source of which a part cannot be read, as on a disk that fails."""
 
@@ -115,6 +140,7 @@ class Broken(Mapping[Id, Any]):
     ("source", "message"),
     [
         (Broken(), "sample 77 of client c cannot be read: OSError: Input/output error"),
+        (Gone(), "the data of client c cannot be read: RuntimeError: the database is gone"),
         (None, "the samples of client c are a NoneType"),
         ({1: "no pair"}, "sample 1 of client c is not a pair"),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,6 +59,28 @@ def test_digests_in_bulk_are_those_of_each_sample(pairs: list[tuple[int, int]], 
     assert together.digests == b"".join(each.digests for each in one)
     assert together.sizes.tolist() == [len(left[client]) for client in left]
     assert together.blocks.tobytes() == b"".join(left[client].blocks.tobytes() for client in left)
+
+
+@pytest.mark.parametrize("order", [">i4", ">i8", ">f4"])
+def test_targets_in_another_byte_order_have_the_digests_of_their_samples(order: str) -> None:
+    """A single target that numpy gives is of the order of the machine."""
+    x, y = arrays(6, (2,), np.float32, np.dtype(order))
+    owners = [0, 0, 0, 1, 1, 1]
+    table, plain = FederatedData(from_arrays(x, y, clients=owners)), by_hand(x, y, owners, list(range(6)))
+    assert everything(table, []) == everything(plain, [])
+    table.require_all_unchanged([0, 1], table.contents_of(table.members())([0, 1]))
+
+
+def test_rows_that_are_no_plain_arrays_have_the_digests_of_their_samples(tmp_path: Path) -> None:
+    x, y = arrays(4, (2,), np.float32, np.int64)
+    x.tofile(tmp_path / "x")
+    mapped = np.memmap(tmp_path / "x", np.float32, "r", shape=x.shape)
+    objects = np.empty(4, object)
+    objects[:] = list(x)
+    for rows_of_x in (np.ma.masked_array(x), mapped, objects):
+        table = FederatedData(from_arrays(rows_of_x, y, clients=[0, 0, 1, 1]))
+        assert everything(table, []) == everything(by_hand(rows_of_x, y, [0, 0, 1, 1], [0, 1, 2, 3]), [])
+        assert table.is_in_memory == (rows_of_x is mapped)
 
 
 def test_samples_are_found_by_their_ids() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -95,6 +96,14 @@ def test_damaged_file_is_refused_and_named(keys: KeyFile, how: str) -> None:
             ]
         )
     with pytest.raises(RunDamaged, match="keys is"):
+        KeyFile(keys.path).keys  # noqa: B018
+
+
+@pytest.mark.parametrize("numbers", [(0,), (2**63,), (5, 5)])
+def test_numbers_that_a_database_cannot_hold_are_refused(keys: KeyFile, numbers: tuple[int, ...]) -> None:
+    data = keys.path.read_bytes()[:16] + b"".join(number.to_bytes(8, "big") + bytes(32) for number in numbers)
+    keys.path.write_bytes(data + hashlib.blake2b(data, digest_size=32, person=b"fedforget/keys").digest())
+    with pytest.raises(RunDamaged, match="the numbers of its keys"):
         KeyFile(keys.path).keys  # noqa: B018
 
 

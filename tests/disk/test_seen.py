@@ -65,3 +65,20 @@ def test_missing_file_and_system_without_starts_have_no_signature(door: Door, mo
     monkeypatch.setattr(seen, "boot", lambda: None)
     assert signature(door, "file") is None
     assert settled_signature(door, "file") is None
+
+
+def test_waiting_for_the_clock_does_not_look_at_the_file_again_and_again(
+    door: Door, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests that kill at every touch of the disk need a number of touches that does not depend on the time."""
+    changed, looks, really = (door.path / "file").stat().st_ctime_ns, list[str](), Door.status
+    ticks = iter([changed] * 5 + [changed + 1] * 5)
+
+    def status(self: Door, name: str) -> os.stat_result | None:
+        looks.append(name)
+        return really(self, name)
+
+    monkeypatch.setattr(seen, "_tick", lambda: next(ticks))
+    monkeypatch.setattr(Door, "status", status)
+    assert settled_signature(door, "file") is not None
+    assert looks == ["file"] * 2

@@ -22,7 +22,7 @@ from fedforget.evidence.receipts.proofs import Proof, Target
 from fedforget.evidence.receipts.receipt_key import key_id, public_pem
 from fedforget.evidence.receipts.shape import DESTROYED, PREDICATE, RE_EXECUTE, STATEMENT, UNKNOWN
 from fedforget.requests.links import BEGINNING, link, proof, shortcut_of
-from fedforget.store.books import sample_key
+from fedforget.store.books.tree import sample_key
 
 FILE = pathlib.Path(__file__).parents[2] / "docs" / "receipt-vectors.json"
 KEY = Ed25519PrivateKey.from_private_bytes(bytes(range(32)))

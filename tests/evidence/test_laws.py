@@ -40,7 +40,7 @@ from fedforget.evidence.laws import (
 from fedforget.evidence.worlds import STANDARD
 from fedforget.federation.local import LocalFederation
 from fedforget.store import server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore

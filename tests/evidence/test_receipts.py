@@ -22,7 +22,8 @@ from fedforget.algorithm.seeds import Seed
 from fedforget.disk.files import write_durably
 from fedforget.errors import InvalidInput, ReceiptRefused, RunBusy, RunDamaged
 from fedforget.evidence.receipts import receipt_key
-from fedforget.evidence.receipts.check import ReceiptCheck, _differing_paths, read_receipt
+from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
+from fedforget.evidence.receipts.compare import _differing_paths
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
 from fedforget.evidence.receipts.receipt_key import (
     MOST,
@@ -35,6 +36,7 @@ from fedforget.evidence.receipts.receipt_key import (
     signing_key,
 )
 from fedforget.health.doctor import examine
+from fedforget.requests.chain import EventChain
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
 from fedforget.store.names import BOOKS, PRIVATE_KEY, PUBLIC_KEY
@@ -108,6 +110,20 @@ def test_every_receipt_of_a_run_verifies_offline_and_with_the_run(run: Run, publ
         assert found.ok, found.problems
         assert found.run_ok
     assert stat.S_IMODE((run.path / PRIVATE_KEY).stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("public", [False, True])
+def test_receipt_is_issued_without_reading_the_whole_record(
+    run: Run, monkeypatch: pytest.MonkeyPatch, public: bool
+) -> None:
+    """Else a receipt costs the more, the more requests there were."""
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("every event was read")
+
+    monkeypatch.setattr(EventChain, "events", refuse)
+    for identifier in ids(run):
+        assert run.signed_receipt(identifier, public=public)["payload"]
 
 
 def test_the_rounds_that_were_recomputed_are_replayed(run: Run) -> None:

@@ -19,7 +19,8 @@ from fedforget.errors import RunDamaged
 from fedforget.evidence.replay import TOLERANCE, close
 from fedforget.session.engine import Engine
 from fedforget.store import run_directory
-from fedforget.store.books import PARTS, Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.tree import PARTS
 from fedforget.store.names import BOOKS
 from tests.helpers import take_off_seals
 from tests.store.book_sql import edit_book

@@ -23,7 +23,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import ClientUnreachable, FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
 from fedforget.federation.flower_records import pack, unpack
 from fedforget.federation.parcels import Parcel
-from tests.federation.flower_in_process import InFlower
+from tests.federation.flower_in_process import InFlower, OwnPart
 from tests.helpers import (
     Erasure,
     HistoryIsTheModel,
@@ -107,6 +107,9 @@ def check(erasure: Erasure, choose: Callable[[], str]) -> None:
     for server in (life.server, inline):
         learn(server, plan.rounds)
     assert life.view() == view(inline)
+    for message in list(life.flower.grid.delivered):  # also those of rounds that stand, each after all later ones
+        life.flower.grid.deliver(message)
+        assert life.view() == view(inline)
 
 
 @settings(max_examples=10)
@@ -148,6 +151,31 @@ def test_answers_in_another_order_and_messages_that_come_twice_change_nothing(li
     learn(inline, 6)
     forget(inline, [Request("03", "y"), Request(0)])
     assert life.view() == view(inline)
+
+
+def test_late_messages_of_an_epoch_take_nothing_away(life: Life) -> None:
+    """A round that was trained twice, with rounds after it, and a rewind with rounds after it."""
+    learn(life.server, 4)
+    forget(life.server, [Request("03", life.memory.samples("03").at(0))])
+    learn(life.server, 6)
+    before = life.view()
+    for message in list(life.flower.grid.delivered):
+        life.flower.grid.deliver(message)
+        assert life.view() == before, message.content.config_records["fedforget"]["body"]
+
+
+def test_client_that_is_killed_in_a_repeated_round_keeps_its_notes(life: Life, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn(life.server, 3)
+    before = life.view()
+    trained = [each for each in life.flower.grid.delivered if each.metadata.message_type == "train"]
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(OwnPart, "note", killed)
+    with pytest.raises(KeyboardInterrupt):
+        life.flower.grid.deliver(trained[-1])
+    assert life.view() == before
 
 
 def test_a_late_message_of_a_round_that_was_rewound_is_refused(life: Life) -> None:

@@ -398,7 +398,7 @@ def client_seeds_not_renewed(patch: Patch) -> None:
 
     def reseed(self: Any, seeds: SeedSource) -> None:
         clients = self.federation.memory
-        before = {client: clients.seed_pair(client) for client in self.memory.roster}
+        before = {client: clients.books.seed(client) for client in self.memory.roster}
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(SeedSource, "client", lambda _, client: before[client])
             real(self, seeds)

@@ -154,7 +154,8 @@ def test_idempotency_key_must_be_text(key: Any) -> None:
 
 def test_time_has_one_spelling() -> None:
     assert as_written(NOW) == NOW
-    for other in ("2027-01-31T12:00:00+00:00", "2027-01-31T13:00:00.000+01:00", 5, None):
+    beyond = "0001-01-01T00:00:00.000+23:59", "9999-12-31T23:59:59.999-23:59"
+    for other in ("2027-01-31T12:00:00+00:00", "2027-01-31T13:00:00.000+01:00", *beyond, 5, None):
         with pytest.raises(ValueError, match="is not a time"):
             as_written(other)
 
@@ -210,3 +211,12 @@ def test_receipt_of_another_request_names_no_sample() -> None:
     own = [(r.client, r.sample) for r in attach_known_targets(Erased(), [closed, closed], requests)]
     assert own == [("a", None), ("a", None)]
     assert [r.sample for r in attach_known_targets(Erased(), [open_], requests[:1])] == [3]
+
+
+@pytest.mark.parametrize(
+    ("received", "deadline", "now"),
+    [(NOW, "0001-01-01T00:00:00.000+00:00", True), ("9999-12-31T00:00:00.000+00:00", None, False)],
+)
+def test_requests_at_the_ends_of_the_calendar_are_due_or_not(received: str, deadline: str | None, now: bool) -> None:
+    asked = replace(Submission.of((Request(7),), "unknown"), received=received, deadline=deadline or received)
+    assert Policy.of_days("batch", 7).is_due(asked.receipts()) == now

@@ -290,6 +290,27 @@ def test_forget_on_busy_run_under_batch_policy_is_left_in_the_inbox(run: Run) ->
     assert [r.client for r in run.run_pending(everything=True)] == [2]
 
 
+def test_busy_run_takes_a_request_without_reading_any_database(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs does not depend on the record: the process at work decides."""
+    run.train()
+
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a database was opened")
+
+    with RunLock(run.path), monkeypatch.context() as patch:
+        patch.setattr("fedforget.store.checks.Database", refuse)
+        assert [r.state for r in run.forget([Request(2, 1), Request(3)], defer=True)] == ["received"] * 2
+    with RunLock(run.path):
+        with pytest.raises(UnknownTarget):
+            run.forget(Request(2, "nobody"), defer=True)
+        again = run.forget(Request(2, 1), defer=True, idempotency_key="k")
+    assert [r.state for r in again] == ["received"]
+    assert {r.client for r in run.run_pending()} == {2, 3}
+    assert function_files(run.path) == without(tmp_path / "never", Request(2, 1), Request(3))
+
+
 def test_request_deferred_during_training_stays_pending_until_run_pending(tmp_path: Path) -> None:
     run, outcomes = opened(tmp_path / "run"), list[int]()
     run.train(on_round=once(2, lambda: forget_in_other_process(run.path, Request(2), defer=True), outcomes))

@@ -20,6 +20,7 @@ import numpy as np
 import pytest
 
 from fedforget import Plan, Request, Run
+from fedforget.algorithm.ids import id_block
 from fedforget.disk import database
 from fedforget.disk.database import Database
 from fedforget.disk.key_file import KeyFile
@@ -28,6 +29,8 @@ from fedforget.requests.inbox import Inbox
 from fedforget.requests.lifecycle import Submission
 from fedforget.requests.vault import Vault
 from fedforget.store import record, run_directory
+from fedforget.store.names import BOOKS, SERVER
+from fedforget.store.seals import Seals
 from tests.helpers import function_files
 from tests.requests.world import CLASSES, FEATURES, model
 from tests.tally import exhaustive, tally
@@ -107,12 +110,32 @@ def encrypted(monkeypatch: pytest.MonkeyPatch) -> Encrypted:
 
 
 def derived_markers(run: Run) -> dict[str, bytes]:
-    """The present state digest, and the digest and last 64 bytes of every present model."""
+    """What stands for the present state: its digest, the roots of the data, and every model's digest and last bytes."""
     files = {path.stem: path for path in (run.path / "models").iterdir()}
     made = {f"model {name[:8]}": name.encode() for name in files}
     for name, path in files.items():
         made[f"weights of {name[:8]}"] = path.read_bytes()[-64:]
-    return {**made, "state": run.state_digest().encode()}
+    seals = Seals(run.path).all()
+    made |= {f"digest of {name}": seals[name].digest.encode() for name in (SERVER, *BOOKS)}
+    with run_directory.reading(run.path) as found:
+        roots = {f"root of {name}": root for name, root in found.clients.books.roots().items()}
+        roots["root of the data"] = found.clients.books.root()
+    written = {f"{what}, written": root.hex().encode() for what, root in roots.items()}
+    return {**made, **roots, **written, "state": run.state_digest().encode()}
+
+
+def hidden_markers(run: Run, targets: list[Request]) -> dict[str, bytes]:
+    """What tells of a target to a reader who guesses it: the block of its id, and the digest of its content."""
+    made = dict[str, bytes]()
+    with run_directory.reading(run.path) as found:
+        for target in targets:
+            contents = found.clients.contents(target.client, None if target.sample is None else [target.sample])
+            for sample, content in contents.items():
+                made |= {f"{sample}: block": id_block(sample), f"{sample}: content": content}
+                made[f"{sample}: content, written"] = content.hex().encode()
+            if target.sample is None:
+                made[f"{target.client}: block"] = id_block(target.client)
+    return made
 
 
 def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, bytes]]:
@@ -127,6 +150,7 @@ def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, 
         *(Request(clients[2], sample) for sample in list(world.data[clients[2]])[:3]),
         Request(clients[3]),
     ]
+    hidden = hidden_markers(run, gone)
     run.forget(gone[:2], idempotency_key=f"mail of {gone[1].sample}")
     run.forget(gone[2], defer=True)
     run.forget(gone[3], defer=True, idempotency_key=str(gone[3].sample))
@@ -136,9 +160,9 @@ def erase(world: World, directory: Path) -> tuple[Run, list[Request], dict[str, 
     run.train()
     between = derived_markers(run)
     run.forget(gone[5])
-    kept = {path.stem.encode() for path in (run.path / "models").iterdir()}
-    still = {path.read_bytes()[-64:] for path in (run.path / "models").iterdir()}
-    derived = {what: marker for what, marker in {**before, **between}.items() if marker not in kept | still}
+    still = set(derived_markers(run).values())
+    superseded = {**before, **{f"later {what}": marker for what, marker in between.items()}}
+    derived = {what: marker for what, marker in superseded.items() if marker not in still} | hidden
     run.export(directory / "model.safetensors")
     return run, gone, derived
 

@@ -37,7 +37,7 @@ from fedforget.session.starting import create_remote_run
 from fedforget.session.status import Status, status_of
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
-from fedforget.store.books import sample_key
+from fedforget.store.books.tree import sample_key
 from fedforget.store.contacts import Enrolment
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun

@@ -16,6 +16,7 @@ import pytest
 import torch
 from safetensors.numpy import load_file
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -774,6 +775,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
     "function mode": RoundingFunctions,
     "dispatch mode": RoundingOperations,
+    "hooks on saved tensors": lambda: saved_tensors_hooks(lambda saved: saved, _rounded),
 }
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.tree import root_of
-from fedforget.store.book_content import Book
-from fedforget.store.books import DEPTH, Books
+from fedforget.store.books.content import Book
+from fedforget.store.books.tree import DEPTH, client_leaves, root_at
 from fedforget.store.names import BOOKS
 
 _TABLES = """
@@ -53,9 +53,9 @@ def root_of_book(path: Path) -> bytes:
 
 def rehash_book(path: Path, key: bytes) -> None:
     """Write roots that fit the content."""
-    tree, book = Books(path.parent, key), Book.read(path, BOOKS.index(path.name))
-    book.set_roots({place: tree._root_at(book, place) for place in range(len(book.ends))})
-    book.root = root_of(tree._client_leaves(book), DEPTH)
+    book = Book.read(path, BOOKS.index(path.name))
+    book.set_roots({place: root_at(key, book, place) for place in range(len(book.ends))})
+    book.root = root_of(client_leaves(key, book, path.parent), DEPTH)
     path.write_bytes(book.encoded())
 
 

@@ -26,10 +26,10 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.key_file import KeyFile
 from fedforget.disk.page_sum import page_hash
 from fedforget.errors import FedForgetError
-from fedforget.requests.vault import waiting
+from fedforget.requests.vault import LEAVES, MODEL, STATE, waiting
 from fedforget.store import metrics, record, server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
 from fedforget.store.names import BOOKS, KEYS, METRICS, RECORD, SEALS, SERVER, USES
 from fedforget.store.sealed_files import sum_text
 from fedforget.store.seals import Seal, Seals
@@ -553,6 +553,12 @@ def _strange_rows() -> Iterator[Case]:
         "policy without end": ("record.db", "INSERT OR REPLACE INTO record VALUES ('policy', 'batch 1e400')"),
         "deadline of no day": ("record.db", "UPDATE requests SET deadline = '2026-02-31T00:00:00.000+00:00'"),
         "received in no zone": ("record.db", "UPDATE requests SET received = '2026-02-03T00:00:00.000'"),
+        "purged while its batch is at work": (
+            RECORD,
+            f"UPDATE requests SET state = 'purged', batch_id = ({ANY_BATCH})",
+            f"INSERT INTO intents SELECT ({ANY_BATCH}), 'removed', key, x'00' FROM standing LIMIT 1",
+            "DELETE FROM waiting",
+        ),
         "a round too many": ("server.db", "INSERT INTO rounds SELECT 4000, model FROM rounds WHERE round = 0"),
         "rounds beyond the plan": ("server.db", "UPDATE server SET value = 1000000000 WHERE key = 'rounds_done'"),
         "no initial model": ("server.db", "DELETE FROM rounds WHERE round = 0"),
@@ -578,6 +584,7 @@ def _strange_rows() -> Iterator[Case]:
         yield Case(f"json seals {what}", lambda run, _, text=text: _seal_into(run / SEALS, text.encode()))  # type: ignore[misc]
 
 
+ANY_BATCH = "SELECT batch_id FROM batches LIMIT 1"
 NOT_TEXT = "CAST(x'ff' AS TEXT)"
 ANY_SAMPLE, ANY_USE = "SELECT sample FROM samples LIMIT 1", "SELECT sample FROM first_uses LIMIT 1"
 MANY = "WITH RECURSIVE n(n) AS (SELECT 1000 UNION ALL SELECT n + 1 FROM n LIMIT 400) SELECT n FROM n"
@@ -655,8 +662,12 @@ def _json() -> Iterator[Case]:
         ("ids", ["../../x"]), ("basis", "other"), ("received", "yesterday"), ("deadline", None),
         ("deadline", "9" * 5000),
         ("key", 3), ("received", "2026-01-01"), ("deadline", "2026-02-31T00:00:00.000+00:00"),
+        ("deadline", "0001-01-01T00:00:00.000+23:59"), ("received", "9999-12-31T23:59:59.999-23:59"),
     ):  # fmt: skip
         yield Case(f"json inbox {field} {str(value)[:30]}", partial(_hand_in_with, field, value))
+    for kind in (MODEL, STATE, LEAVES):  # only ``receipt`` needs the last two
+        make = partial(_encrypted_digest, kind)
+        yield Case(f"json standing {kind} not text", make, harmless=kind != MODEL)
     yield Case("json inbox not text", lambda run, _: _seal_into(_of(run, "inbox/*"), b"\xff\xfe{}"))
 
 
@@ -672,6 +683,15 @@ def _encrypted_target(text: str, run: Path, _: Path) -> None:
     number, key = _asked(run / RECORD, "SELECT number FROM waiting"), _asked(run / RECORD, "SELECT key FROM waiting")
     body = KeyFile(run / KEYS).encrypt(key, text.encode(), waiting(number))
     altered(run, RECORD, "UPDATE waiting SET body = ?1", values=(body,))
+
+
+def _encrypted_digest(kind: str, run: Path, _: Path) -> None:
+    """What stands is not the text of a digest."""
+    about, key = (
+        _asked(run / RECORD, f"SELECT {column} FROM standing WHERE kind = '{kind}'") for column in ("about", "key")
+    )
+    body = KeyFile(run / KEYS).encrypt(key, b"\xff" * 9, f"{kind} {about}")
+    altered(run, RECORD, f"UPDATE standing SET body = ?1 WHERE kind = '{kind}'", values=(body,))
 
 
 def _seal_into(path: Path, data: bytes) -> None:

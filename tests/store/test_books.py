@@ -18,13 +18,16 @@ from fedforget.algorithm.contents import ContentsOf, one_by_one
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed, SeedSource
-from fedforget.algorithm.tree import BUCKET, joined, salts_of, value_of
+from fedforget.algorithm.tree import BUCKET, beside, joined, labels_of, path_of, salts_of, value_of
+from fedforget.algorithm.tree import Path as TreePath
 from fedforget.disk.files import write_durably
 from fedforget.errors import RunDamaged, StorageFailed
 from fedforget.health.doctor import examine
-from fedforget.store import books as books_module
 from fedforget.store import run_directory
-from fedforget.store.books import DEPTH, PARTS, Books
+from fedforget.store.books import books as books_module
+from fedforget.store.books.books import Books
+from fedforget.store.books.file import are_in_books
+from fedforget.store.books.tree import DEPTH, PARTS, number_of, sample_key
 from fedforget.store.names import BOOKS, USES
 from tests.helpers import function_files
 from tests.requests.world import DATA, opened
@@ -61,6 +64,20 @@ def create(path: Path, world: World = WORLD, seeds: SeedSource = SEEDS) -> Books
     made = Books(path, KEY)
     made.create({client: seeds.client(client) for client in world}, contents(world))
     return made
+
+
+def client_path(books: Books, client: Id) -> tuple[bytes, TreePath]:
+    """The label of a client, and the path that shows whether it is in the tree over all data."""
+    [label] = labels_of(books.key, IdSet([client]))
+    number = number_of(label)
+    way = path_of(books.client_leaves(number).values(), label, DEPTH)
+    return label, way.below(beside(list(books.roots().values()), number))
+
+
+def sample_path(books: Books, client: Id, sample: Id) -> tuple[bytes, TreePath]:
+    """The label of a sample, and the path that shows whether it is in its client's tree."""
+    [label] = labels_of(sample_key(books.key, id_block(client)), IdSet([sample]))
+    return label, path_of(books.sample_leaves(client), label)
 
 
 def files(path: Path) -> dict[str, bytes]:
@@ -115,7 +132,7 @@ def test_contents_of_many_samples_are_found(tmp_path: Path) -> None:
 
 def test_label_of_a_client_decides_on_its_file(books: Books, path: Path) -> None:
     for client in WORLD:
-        label, _ = books.client_path(client)
+        label, _ = client_path(books, client)
         assert books.part_of(client) == label[0] >> (8 - DEPTH)
         assert books.path_of(client) == path / BOOKS[books.part_of(client)]
     assert {books.part_of(client) for client in WORLD} == set(range(PARTS))
@@ -155,7 +172,7 @@ def test_known_roots_spare_the_opening_of_files(books: Books, path: Path) -> Non
     with contextlib.closing(Books(path, KEY, asked.append, books.roots())) as found:
         assert found.root() == books.root() == joined(list(books.roots().values()))
         assert asked == []
-        found.client_path(5)
+        client_path(found, 5)
         assert asked == [found.path_of(5).name]
         found.remove([RemoveOrder(5, None)])
         changed = found.root()
@@ -294,15 +311,15 @@ def test_path_shows_the_presence_of_every_client(books: Books) -> None:
     sizes = [sum(books.part_of(client) == number for client in WORLD) for number in range(PARTS)]
     assert min(sizes) <= BUCKET < max(sizes), "files with one bucket, and with more"
     for client, samples in WORLD.items():
-        label, way = books.client_path(client)
+        label, way = client_path(books, client)
         assert way.root(label) == root
         value = way.value(label)
         assert value is not None
         assert value[:32] == SEEDS.client(client).commitment
         for sample in samples:
-            own, below = books.sample_path(client, sample)
+            own, below = sample_path(books, client, sample)
             assert below.root(own) == value[32:], "the root of its samples"
-            salt = salts_of(books._sample_key(id_block(client)), IdSet([sample]))[0]
+            salt = salts_of(sample_key(books.key, id_block(client)), IdSet([sample]))[0]
             assert below.value(own) == value_of(salt, content(client, sample))
 
 
@@ -310,24 +327,24 @@ def test_paths_of_samples_hold_no_content_digest(books: Books) -> None:
     """A path shows other samples of its bucket: their contents must not be open to guesses."""
     digests = {content(client, sample) for client, samples in WORLD.items() for sample in samples}
     for sample in (0, 59, "x"):
-        _, way = books.sample_path(7000, sample)
+        _, way = sample_path(books, 7000, sample)
         assert way.bucket
         assert not [value for _, value in way.bucket if any(digest in value for digest in digests)]
 
 
 @pytest.mark.parametrize("client", ["stranger", 301, 2**63 - 1, "005"])
 def test_path_shows_the_absence_of_a_client(books: Books, client: Id) -> None:
-    label, way = books.client_path(client)
+    label, way = client_path(books, client)
     assert way.root(label) == books.root()
     assert way.value(label) is None
 
 
 def test_path_shows_the_absence_of_a_sample(books: Books) -> None:
-    _, there = books.client_path(7000)
-    label, _ = books.client_path(7000)
+    _, there = client_path(books, 7000)
+    label, _ = client_path(books, 7000)
     value = there.value(label)
     for sample in ("x", 60, 3000):
-        own, way = books.sample_path(7000, sample)
+        own, way = sample_path(books, 7000, sample)
         assert value is not None
         assert way.root(own) == value[32:]
         assert way.value(own) is None
@@ -337,19 +354,19 @@ def test_path_after_a_removal_shows_absence_against_the_new_root_only(books: Boo
     before = books.root()
     books.remove([RemoveOrder(5, None), RemoveOrder(7000, (3,))])
     assert books.root() != before
-    label, way = books.client_path(5)
+    label, way = client_path(books, 5)
     assert way.root(label) == books.root()
     assert way.value(label) is None
-    client_label, client_way = books.client_path(7000)
+    client_label, client_way = client_path(books, 7000)
     value = client_way.value(client_label)
-    own, below = books.sample_path(7000, 3)
+    own, below = sample_path(books, 7000, 3)
     assert value is not None
     assert below.root(own) == value[32:]
     assert below.value(own) is None
 
 
 def test_path_with_another_value_has_another_root(books: Books) -> None:
-    label, way = books.client_path(5)
+    label, way = client_path(books, 5)
     forged = tuple((each, bytes(64) if each == label else value) for each, value in way.bucket)
     assert replace(way, bucket=forged).root(label) != books.root()
 
@@ -532,10 +549,10 @@ def test_a_glance_finds_what_is_there_without_checking_the_file(books: Books, pa
     asked: list[str] = []
     with contextlib.closing(Books(path, KEY, asked.append)) as found:
         assert found.count() == (len(WORLD), sum(len(samples) for samples in WORLD.values()))
-        for client, samples in WORLD.items():
-            assert found.glance(client)
-            assert all(found.glance(client, sample) for sample in samples)
-            assert not found.glance(client, "stranger")
-        assert not found.glance("stranger")
-        assert not found.glance(301, 0)
         assert asked == []
+        assert sorted(found.sample_counts().tolist()) == sorted(map(len, WORLD.values()))
+    there = [Request(client, sample) for client, samples in WORLD.items() for sample in (None, *samples)]
+    assert are_in_books(path, there)
+    strangers = [Request(client, "stranger") for client in WORLD]
+    for strange in (*strangers, Request("stranger"), Request(301, 0)):
+        assert not are_in_books(path, [*there, strange])

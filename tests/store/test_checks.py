@@ -16,8 +16,8 @@ from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost, RunDamaged, UnfinishedRequest
 from fedforget.health.doctor import examine
 from fedforget.store import checks, metrics, record, run_directory, server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
 from fedforget.store.names import BOOKS, KEYS, METRICS, RECORD, SERVER, USES
 from fedforget.store.row_checks import validate_record, validate_server
 from fedforget.store.seals import SEALED, Seals

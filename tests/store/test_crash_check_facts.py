@@ -18,7 +18,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.disk.database import Database
 from fedforget.errors import CommitsLost
 from fedforget.store import crash_check, server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.crash_check import _FirstUseCheck, _witness_is_missing, require_in_step
 from fedforget.store.model_files import ModelFiles

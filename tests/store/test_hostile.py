@@ -10,18 +10,21 @@ import shutil
 import signal
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from fedforget import Request
 from fedforget.algorithm.forget import Decision
+from fedforget.disk.door import Door
+from fedforget.disk.seen import settled_signature
 from fedforget.requests.inbox import Inbox
 from fedforget.requests.intents import BatchFacts, Intent, new_batch_id
 from fedforget.requests.lifecycle import Submission
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS, SERVER, USES
+from fedforget.store.names import BOOKS, SEALS, SERVER, USES
+from fedforget.store.seals import Seals
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
 from tests.store.hostile import BOOK, KINDS, READ, Case, altered, cases, mutated
 from tests.tally import exhaustive, tally
@@ -88,6 +91,7 @@ def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path,
         "doctor": ("doctor", run),
         "status": ("status", run),
         "clients": ("clients", run),
+        "requests": ("requests", run),
         "state": ("state", run),
         "verify": ("verify", run, "--federation", "inline"),
         "dry run": ("forget", run, "--client", "3", "--dry-run"),
@@ -252,6 +256,30 @@ def test_command_that_reads_no_hostile_book_goes_on_and_leaves_it_as_it_is(
     assert BOOK in runs.zygote.run("doctor", attack.run, memory=MEMORY).out
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "value server tree_key number", "value server rounds_done blob", "column requests.deadline empty",
+        "column roster.clients number", "tree uses.db loop", f"book {BOOK} end beyond",
+    ],
+)  # fmt: skip
+def test_seals_made_by_another_account_of_this_system_vouch_for_nothing(runs: Runs, tmp_path: Path, name: str) -> None:
+    """It knows the signatures of the files that it made."""
+    attack = alone(runs, tmp_path, name)
+    seals = Seals(attack.run).all()
+    door = Door(attack.run)
+    Seals(attack.run).set({each: replace(seal, seen=settled_signature(door, each)) for each, seal in seals.items()})
+    (attack.run / SEALS).chmod(0o666)  # as good as another owner, which only root can give it
+    for command in (
+        ("clients", attack.run),
+        ("clients", attack.run, "--client", str(READ)),
+        ("run-pending", attack.run),
+    ):
+        result = runs.zygote.run(*command, "--json", memory=MEMORY)
+        require_clear(result, f"{name}, {command[0]}")
+        assert result.code == 6, result
+
+
 @pytest.mark.parametrize("command", ["clients", "verify"])
 def test_book_of_holes_is_refused_to_those_who_read_it(runs: Runs, tmp_path: Path, command: str) -> None:
     attack = alone(runs, tmp_path, f"holes {BOOK}")
@@ -320,6 +348,19 @@ def test_links_to_receipt_and_key_are_followed(runs: Runs, tmp_path: Path) -> No
     receipt.symlink_to(runs.receipt)
     key.symlink_to(runs.key)
     assert runs.zygote.run("receipt", "verify", receipt, "--key", key).code == 0
+
+
+@pytest.mark.parametrize("kind", ["model", "state", "leaves"])
+def test_digest_that_is_not_text_is_refused_by_those_who_read_it(runs: Runs, tmp_path: Path, kind: str) -> None:
+    attack = alone(runs, tmp_path, f"json standing {kind} not text")
+    attack.look("requests", "receipt")
+    result = runs.zygote.run(*working(attack.run)["show"], "--json", memory=MEMORY)
+    require_clear(result, kind)
+    assert result.code == 6, result
+
+
+def test_request_that_is_purged_while_its_batch_is_at_work_is_refused(runs: Runs, tmp_path: Path) -> None:
+    alone(runs, tmp_path, "rows purged while its batch is at work").look("status", "requests", "doctor")
 
 
 @pytest.mark.parametrize("name", ["inbox/y.tmp", "seals.tmp", "record.keys.tmp", "models/y.tmp"])

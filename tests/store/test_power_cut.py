@@ -22,7 +22,8 @@ from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
 from fedforget.requests import inbox
 from fedforget.requests.lifecycle import Submission
-from fedforget.store import books, creation, model_files
+from fedforget.store import creation, model_files
+from fedforget.store.books import books
 from tests.helpers import function_files, hand_in, scratch
 from tests.requests.world import opened
 from tests.tally import tally

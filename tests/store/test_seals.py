@@ -9,9 +9,12 @@ import pytest
 from torch import nn
 
 from fedforget import Plan, Policy, Run
+from fedforget.disk.files import write_durably
 from fedforget.errors import RunDamaged
+from fedforget.requests.batches import Batches
+from fedforget.requests.intents import Intent
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS
+from fedforget.store.names import BOOKS, BROKEN_SEALS, SEALS
 from fedforget.store.seals import SEALED, Seals
 
 
@@ -51,6 +54,33 @@ def test_seals_exist_when_closed_and_not_while_writing(run: Run) -> None:
         assert Seals(run.path).broken().keys() == set(SEALED)
     assert Seals(run.path).all().keys() == set(SEALED)
     assert Seals(run.path).broken() == {}
+
+
+def test_sealed_run_has_no_seals_of_before_beside_its_own(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a kill between the two leaves a file that the next command does not find wrong."""
+    seen, really = list[bool](), write_durably
+
+    def write(path: Path, data: bytes, mode: int = 0o666) -> None:
+        if path.name == SEALS:
+            seen.append((run.path / BROKEN_SEALS).exists())
+        really(path, data, mode=mode)
+
+    monkeypatch.setattr("fedforget.store.seals.write_durably", write)
+    run.train(until=3)
+    assert seen == [False]
+
+
+def test_seals_of_before_are_gone_when_the_record_says_purged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold digests of the books with what is erased: a kill must not leave them beside that word."""
+    seen, really = list[bool](), Batches.purged
+
+    def purged(batches: Batches, intent: Intent) -> None:
+        seen.append(any(run.path.glob(BROKEN_SEALS)))
+        really(batches, intent)
+
+    monkeypatch.setattr(Batches, "purged", purged)
+    run.forget(client=1)
+    assert seen == [False]
 
 
 def test_seals_hold_the_root_of_each_book_and_of_nothing_else(run: Run) -> None:

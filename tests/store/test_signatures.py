@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from fedforget import Request, Run
+from fedforget import Policy, Request, Run
 from fedforget.disk import read_only, seen
 from fedforget.disk.door import Door
 from fedforget.disk.seen import settled_signature
 from fedforget.errors import RunDamaged
 from fedforget.health.doctor import examine
 from fedforget.store import run_directory
-from fedforget.store.names import BOOKS, RECORD
+from fedforget.store.names import BOOKS, BROKEN_SEALS, METRICS, RECORD
 from fedforget.store.seals import SEALED, Seals
 from tests.requests.world import opened
 
@@ -71,6 +71,28 @@ def test_run_that_did_not_change_is_not_read_as_a_whole(run: Run, read_whole: li
     assert read_whole == []
 
 
+def test_run_at_work_is_described_without_reading_unchanged_files_as_a_whole(run: Run, read_whole: list[str]) -> None:
+    """The process at work has moved the seals aside; its commits are in logs."""
+    with run_directory.writing(run.path) as writer:
+        writer.record.set_policy(Policy())
+        read_whole.clear()
+        assert run.status().clients == 5
+        assert run.forget(Request(2, 1), defer=True)[0].state == "received"
+        assert read_whole == []
+        (run.path / BROKEN_SEALS).write_bytes(b"damaged")
+        assert run.status().clients == 5
+        assert set(read_whole) == DATABASES
+
+
+def test_run_at_work_has_a_rewritten_file_read_as_a_whole(run: Run, read_whole: list[str]) -> None:
+    with run_directory.writing(run.path) as writer:
+        writer.record.set_policy(Policy())
+        (run.path / METRICS).write_bytes((run.path / METRICS).read_bytes())
+        read_whole.clear()
+        run.status()
+        assert read_whole == [METRICS]
+
+
 def test_copy_is_read_as_a_whole_and_once_by_a_writer(run: Run, tmp_path: Path, read_whole: list[str]) -> None:
     copy = Path(shutil.copytree(run.path, tmp_path / "copy"))
     again = opened(copy, plan=None, seed=None)
@@ -90,6 +112,21 @@ def test_restart_of_the_system_has_everything_read(
     run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str]
 ) -> None:
     monkeypatch.setattr("fedforget.store.seals.boot", lambda: "another")
+    with run_directory.reading(run.path) as found:
+        found.clients.sizes()
+    assert set(read_whole) == DATABASES
+
+
+@pytest.mark.parametrize("who", ["another owner", "the group may write", "all may write"])
+def test_seals_that_another_account_can_have_written_have_everything_read(
+    run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str], who: str
+) -> None:
+    """Anyone on this system can note the signature of a file that they made."""
+    if who == "another owner":
+        account = os.geteuid()
+        monkeypatch.setattr(os, "geteuid", lambda: account + 1)
+    else:
+        (run.path / "seals").chmod(0o620 if "group" in who else 0o602)
     with run_directory.reading(run.path) as found:
         found.clients.sizes()
     assert set(read_whole) == DATABASES

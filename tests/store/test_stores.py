@@ -19,7 +19,7 @@ from fedforget.disk.database import Database
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.requests.policy import Policy
 from fedforget.store import hints, metrics, record, server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.client_store import ClientStore
 from fedforget.store.environments import TrainedRounds
 from fedforget.store.metrics import Metrics
@@ -82,10 +82,10 @@ def test_samples_and_clients_join_once(clients: ClientStore) -> None:
         clients.join(new)
         assert clients.sizes() == {1: 3, "b": 1}
         assert clients.contents(1) == {0: ZERO, "a": ONE, 7: SEVEN}
-        assert clients.seed_pair("b") == SEEDS.client("b")
+        assert clients.books.seed("b") == SEEDS.client("b")
         assert clients.first_steps(1) == {0: 5}
     clients.join([Newcomer(1, SEEDS.client("another"), ())])
-    assert clients.seed_pair(1) == SEEDS.client(1)
+    assert clients.books.seed(1) == SEEDS.client(1)
 
 
 def test_unknown_client_has_no_seed(clients: ClientStore) -> None:

@@ -1,4 +1,4 @@
-"""The name of the processor: bytes are promised between equal environments, and a model name may span generations."""
+"""What is known of the environment: bytes are promised between equal ones, and a model name may span generations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.training.environment import _processor
+from fedforget.training.arithmetic import fingerprint
+from fedforget.training.environment import _processor, arithmetic
 
 EPYC = """processor\t: 0
 cpu family\t: 25
@@ -34,3 +35,15 @@ def test_processors_of_one_model_name_are_distinguished(tmp_path: Path, model: i
 
 def test_processor_has_a_name_without_cpuinfo(tmp_path: Path) -> None:
     assert _processor(tmp_path / "nothing")
+
+
+@pytest.mark.parametrize(
+    "name", ["ATEN_CPU_CAPABILITY", "MKL_CBWR", "ONEDNN_MAX_CPU_ISA", "ONEDNN_DEFAULT_FPMATH_MODE"]
+)
+def test_variable_that_selects_loops_is_part_of_the_arithmetic(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """On this processor it may change no result of the test operations, and yet the bits of others."""
+    monkeypatch.delenv(name, raising=False)
+    without = fingerprint.__wrapped__()
+    monkeypatch.setenv(name, "another")
+    assert f"{name}=another" in fingerprint.__wrapped__()["variables"]
+    assert arithmetic(fingerprint.__wrapped__()) != arithmetic(without)

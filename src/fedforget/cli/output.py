@@ -100,12 +100,13 @@ def standing(facts: Mapping[str, Any]) -> str:
         facts["silent"] = "; ".join(
             f"client {each['client']} since {each['since']}, round {each['round']} waits" for each in facts["silent"]
         )
-    waiting = facts["open_requests"]
+    waiting, count = facts["open_requests"], facts["open_count"]
+    facts = {name: value for name, value in facts.items() if name != "open_count"}
     if not waiting:
         return pairs({name: value for name, value in facts.items() if name not in ("open_requests", "overdue")})
     header = ("open request", "level", "state", "deadline", "days left")
     rows = [(r["id"], r["level"], r["state"], r["deadline"], days_left(r)) for r in waiting]
-    counted = {**facts, "open_requests": len(waiting), "overdue": len(facts["overdue"])}
+    counted = {**facts, "open_requests": count, "overdue": len(facts["overdue"])}
     return f"{pairs(counted)}\n\n{table(header, rows)}"
 
 

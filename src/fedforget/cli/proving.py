@@ -18,7 +18,7 @@ from fedforget.disk.lock import RunLock
 from fedforget.errors import FedForgetError, InvalidInput, escaped, quoted
 from fedforget.plots.picture import check_format
 from fedforget.store import hints, run_directory
-from fedforget.store.books import PARTS
+from fedforget.store.books.tree import PARTS
 
 if TYPE_CHECKING:
     from fedforget.demo.comparison import Comparison

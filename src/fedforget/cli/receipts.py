@@ -101,13 +101,14 @@ def verify(
     output: Output,
 ) -> None:
     """Check a receipt and its proof of absence offline; with --run also against the record, and by replaying rounds."""
-    from fedforget.evidence.receipts.check import check_with_run, read_receipt  # noqa: PLC0415
+    from fedforget.evidence.receipts.check import read_receipt  # noqa: PLC0415
 
     if sample_rounds is not None and (sample_rounds < 0 or run is None):
         raise InvalidInput("--sample-rounds needs --run and a number from 0", hint="give both")
     found = read_receipt(file, key, opening)
     if run is not None:
         from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+        from fedforget.evidence.receipts.compare import check_with_run  # noqa: PLC0415
 
         with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
             engine = engine_of(

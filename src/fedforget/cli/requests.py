@@ -201,14 +201,14 @@ def run_pending(
         "receipts": [receipt.as_dict() for receipt in receipts],
         "recomputed_steps": sum({receipt.batch_id: receipt.recomputed_steps or 0 for receipt in receipts}.values()),
         "steps_one_by_one": sum(receipt.steps_alone or 0 for receipt in receipts),
-        "waiting": len(status.open_requests),
+        "waiting": status.open_count,
         "model_digest": status.model_digest,
     }
     facts["steps_saved"] = facts["steps_one_by_one"] - facts["recomputed_steps"]
 
     def text() -> str:
         if not receipts:
-            left = len(status.open_requests)
+            left = status.open_count
             return f"{left} pending, not due yet (--all carries them out now)" if left else "no pending requests"
         saved = (
             f"{facts['recomputed_steps']} steps recomputed instead of {facts['steps_one_by_one']} one by one: "

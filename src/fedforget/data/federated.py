@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf, one_by_one
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
-from fedforget.data.tables import CONTENT_PERSON, OwnRows
+from fedforget.data.tables import CONTENT_PERSON, TYPES, OwnRows
 from fedforget.errors import DataChanged, InvalidInput, UnknownTarget, shown
 
 Array = NDArray[Any]
 _PAIR = 2
 _NUMBERS = (int, float, complex, range, bytearray, memoryview, array.array)
 _DEEPEST = 64  # dimensions that an array can have
-_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # types that PyTorch has
-_TYPES = {np.dtype(f"{kind}{size}") for kind, sizes in _SIZES.items() for size in sizes}
 
 
 class ClientData:
@@ -37,7 +35,7 @@ class ClientData:
             self._keys = {canonical_id(key): key for key in samples}
             self.ids = IdSet(samples, what=f"sample id of client {shown(client)}:")
         elif hasattr(samples, "__getitem__") and hasattr(samples, "__len__"):
-            self.ids = IdSet(range(len(samples)))
+            self.ids = IdSet(range(_count_of(samples, client)))
             self._keys = {identifier: identifier for identifier in self.ids}
         else:
             raise InvalidInput(
@@ -78,6 +76,18 @@ class ClientData:
         """Return a digest of a sample's x and y: type, shape and bytes."""
         parts = [_header(part.dtype, part.shape) + part.tobytes() for part in self.sample(identifier)]
         return hashlib.blake2b(b"".join(parts), digest_size=CONTENT_BYTES, person=CONTENT_PERSON).digest()
+
+
+def _count_of(samples: Any, client: Id) -> int:
+    try:
+        return len(samples)
+    except MemoryError:
+        raise
+    except Exception as error:
+        raise InvalidInput(
+            f"the samples of client {shown(client)} cannot be counted: {type(error).__name__}: {error}",
+            hint="give a mapping of id → (x, y) or a torch Dataset",
+        ) from error
 
 
 @lru_cache(maxsize=1024)  # ragged data have many shapes
@@ -263,7 +273,7 @@ def _array_of_numbers(value: Any) -> Array:
     if not isinstance(value, np.ndarray | np.generic) and (unsupported := _unsupported_type(value)):
         raise TypeError(f"a {unsupported} is neither a number nor an array")
     made: Array = np.asarray(value.detach() if hasattr(value, "detach") else value)  # a tensor that requires gradients
-    if made.dtype not in _TYPES:
+    if made.dtype not in TYPES:
         raise TypeError(f"their type is {made.dtype}")
     return made
 

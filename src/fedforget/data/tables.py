@@ -16,6 +16,8 @@ from fedforget.errors import InvalidInput, shown
 
 Sample = tuple[Any, Any]
 CONTENT_PERSON = b"fedforget/sample"
+_SIZES = {"b": (1,), "i": (1, 2, 4, 8), "u": (1, 2, 4, 8), "f": (2, 4, 8), "c": (8, 16)}  # types that PyTorch has
+TYPES = {np.dtype(f"{kind}{size}") for kind, sizes in _SIZES.items() for size in sizes}
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,8 @@ class Table:
 
     @property
     def is_of_arrays(self) -> bool:
-        return isinstance(self.x, np.ndarray) and isinstance(self.y, np.ndarray)
+        """Whether the bytes of a row are those of its sample. Elsewhere numpy gives a row another type or shape."""
+        return all(type(each) in (np.ndarray, np.memmap) and each.dtype in TYPES for each in (self.x, self.y))
 
     def contents(self, rows: Sequence[OwnRows], header: Callable[[np.dtype[Any], tuple[int, ...]], bytes]) -> Contents:
         """Return the ids and content digests of some clients' samples. The table must be of arrays.

@@ -90,11 +90,6 @@ class Database:
             self.before_first_write()
             self.begin_writing()
 
-    def copy_into(self, other: sqlite3.Connection) -> None:
-        """Copy the content into another, empty database."""
-        with self.errors():
-            self._connection.backup(other)
-
     def make_private(self) -> None:
         """Continue on a copy in memory. Changes never reach the file."""
         self._connection.close()

@@ -23,8 +23,9 @@ _MAGIC = b"fedforget/keys/1"
 _ID_BYTES, _NONCE_BYTES, _DIGEST_BYTES = 8, 12, 32
 _ENTRY = _ID_BYTES + KEY_BYTES
 _LARGEST = 2**24  # bytes
+_LAST = 2**62  # number of a key
 _SPARE = 3  # unused keys in the file, so that taking one does not write it
-_LOST = "restore the whole run directory from a backup: keys cannot be derived again"
+_LOST = "restore the whole run directory from a backup: keys cannot be rebuilt"
 
 
 class KeyFile:
@@ -88,7 +89,7 @@ class KeyFile:
 
     def _write(self, kept: Mapping[int, bytes], fresh: int) -> None:
         """Replace the file by one with these keys and some fresh ones."""
-        made = {secrets.randbelow(2**62) + 1: secrets.token_bytes(KEY_BYTES) for _ in range(fresh)}
+        made = {secrets.randbelow(_LAST) + 1: secrets.token_bytes(KEY_BYTES) for _ in range(fresh)}
         keys = {**kept, **made}
         data = _MAGIC + b"".join(number.to_bytes(_ID_BYTES, "big") + key for number, key in keys.items())
         write_durably(self.path, data + _digest(data), mode=0o600)
@@ -104,7 +105,10 @@ class KeyFile:
         if not data.startswith(_MAGIC) or found[-_DIGEST_BYTES:] != _digest(data) or len(body) % _ENTRY:
             raise RunDamaged(f"{self.path} is damaged: it is not what was written", hint=_LOST)
         entries = (body[place : place + _ENTRY] for place in range(0, len(body), _ENTRY))
-        return {int.from_bytes(entry[:_ID_BYTES], "big"): entry[_ID_BYTES:] for entry in entries}
+        keys = {int.from_bytes(entry[:_ID_BYTES], "big"): entry[_ID_BYTES:] for entry in entries}
+        if len(keys) * _ENTRY != len(body) or not all(0 < number <= _LAST for number in keys):
+            raise RunDamaged(f"{self.path} is damaged: the numbers of its keys are missing or invalid", hint=_LOST)
+        return keys
 
 
 def _digest(data: bytes) -> bytes:

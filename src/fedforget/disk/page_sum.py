@@ -52,6 +52,9 @@ def _changed(total: int, places: Mapping[int, int], files: tuple[int, int], befo
             total -= page_hash(number, os.pread(file, PAGE, (number - 1) * PAGE))
         if number <= after:
             total += page_hash(number, os.pread(log_file, PAGE, place))
+    for number in range(before + 1, after + 1):  # SQLite never writes the page with the lock bytes, at 1 GB
+        if number not in places:
+            total += page_hash(number, bytes(PAGE))
     for number in range((after or before) + 1, before + 1):  # SQLite may cut free pages off the end
         if number not in places:
             total -= page_hash(number, os.pread(file, PAGE, (number - 1) * PAGE))

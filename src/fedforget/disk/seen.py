@@ -3,10 +3,15 @@
 The signature of a file is what the file system says about it: device, number, size, and the times of its last change
 of content and of status. A program can set the first time, but not the second. A signature counts on one system and
 until it restarts: after a restart, a copy or a restored backup the file is read and compared as a whole.
+
+Only a list of signatures that no other account can have written counts (``is_only_ours``): anyone on this system can
+note the signature of a file that they made.
 """
 
 from __future__ import annotations
 
+import os
+import stat
 import time
 from functools import cache
 from pathlib import Path
@@ -31,6 +36,12 @@ def boot() -> str | None:
         return None
 
 
+def is_only_ours(door: Door, name: str) -> bool:
+    """Return whether no other account can have written a file: this one owns it, and alone may write it."""
+    found = door.status(name)
+    return found is not None and found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
 def signature(door: Door, name: str) -> Signature | None:
     """Return the signature of a file. None if it says too little: a change within one tick of the clock would not show.
 
@@ -44,12 +55,12 @@ def signature(door: Door, name: str) -> Signature | None:
 
 def settled_signature(door: Door, name: str) -> Signature | None:
     """Return the signature of a file that was just written, as soon as a later change would show in it."""
+    found = door.status(name)
     for _ in range(_MOST_TICKS):
-        found = signature(door, name)
-        if found is not None or boot() is None:
-            return found
+        if boot() is None or found is None or found.st_ctime_ns < _tick():
+            break
         time.sleep(_PAUSE)
-    return None
+    return signature(door, name)
 
 
 def _tick() -> int:

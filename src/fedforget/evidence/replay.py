@@ -23,7 +23,7 @@ from fedforget.evidence.replayed_clients import ReplayedClients
 from fedforget.federation.draw_ahead import drawing_ahead
 from fedforget.requests.lifecycle import covered_by_guarantee
 from fedforget.store import record_audit
-from fedforget.store.books import PARTS
+from fedforget.store.books.tree import PARTS
 from fedforget.store.checks import seed_problems
 from fedforget.store.model_files import encode
 from fedforget.store.run_directory import OpenRun

@@ -1,9 +1,10 @@
 """One client on its own side of the wire: it answers the server from its own memory.
 
-The server may send a message twice, and an old message may arrive late. Every answer is a function of the message and
-the client's memory, so a message that comes again changes nothing. The server raises its *epoch* before it takes
-anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message never brings back
-what a rewind took away.
+The server may send a message twice, and an old message may arrive late. The server raises its *epoch* when it starts
+and before it takes anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message
+never brings back what a rewind took away. Within an epoch rounds only go forward, and notes are taken back before the
+first of them: the client remembers the last round that it has trained, so a late message never takes away what
+stands.
 
 With every answer goes what the client says about itself (``standing``), and where it has a key, a signature.
 """
@@ -45,17 +46,32 @@ class Epoch(Protocol):
     def raise_to(self, epoch: int) -> None: ...
 
 
+class ClientEpoch(Epoch, Protocol):
+    """The epoch of a client, with the last round that it has trained in it: 0 when an epoch begins."""
+
+    def last_round(self) -> int: ...
+
+    def trains(self, round_: int) -> None:
+        """Note the round. Durable before it returns."""
+
+
 class EpochInMemory:
-    """An ``Epoch`` without a disk."""
+    """An ``Epoch`` of either side, without a disk."""
 
     def __init__(self) -> None:
-        self._epoch = 0
+        self._epoch = self._round = 0
 
     def now(self) -> int:
         return self._epoch
 
     def raise_to(self, epoch: int) -> None:
-        self._epoch = epoch
+        self._epoch, self._round = epoch, 0
+
+    def last_round(self) -> int:
+        return self._round
+
+    def trains(self, round_: int) -> None:
+        self._round = round_
 
 
 class ClientParty:
@@ -68,7 +84,7 @@ class ClientParty:
         plan: Plan,
         memory: ClientMemory,
         learner: LocalLearner,
-        epoch: Epoch,
+        epoch: ClientEpoch,
         priorities: Callable[[bytes], Priorities] = PrfPriorities,
         *,
         ledger: ClientLedger | None = None,
@@ -159,8 +175,12 @@ class ClientParty:
         return TrainTask(int(asked.body["round"]), self.client, asked.model)
 
     def _train(self, asked: Parcel) -> Parcel:
-        task = self._task(asked)
-        self._federation.rewind(task.round - 1)  # notes of an attempt at this round that the server has not committed
+        task, last = self._task(asked), self._epoch.last_round()
+        if task.round < last:
+            raise InvalidInput(f"client {shown(self.client)} refuses a round from before the last one that it trained")
+        if task.round > last:
+            self._federation.rewind(task.round - 1)  # notes that the server has not committed, of an earlier epoch
+            self._epoch.trains(task.round)
         self.ledger.before_training(task.round, mixed=asked.body.get("mixed") is True)
         [reply] = self._federation.train([task])
         return Parcel({}, reply.model)
@@ -218,8 +238,9 @@ class ClientParty:
         return Parcel({})
 
     def _rewind(self, asked: Parcel) -> Parcel:
-        if self._is_present():
-            self._federation.rewind(int(asked.body["rounds_done"]))
+        rounds_done = int(asked.body["rounds_done"])
+        if self._is_present() and rounds_done >= self._epoch.last_round():  # else it is late: it was done before
+            self._federation.rewind(rounds_done)
         return Parcel({})
 
     def _join(self, asked: Parcel) -> Parcel:

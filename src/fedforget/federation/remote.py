@@ -1,7 +1,8 @@
 """A federation whose clients are reached over a wire. It keeps nothing about them but who is there.
 
-The server raises its epoch before it takes anything back (see ``party``). It sends a rewind to the clients that rounds
-after it drew, and to no other, so the cost of a rewind follows the rounds and not the number of clients.
+The server raises its epoch when it starts and before it takes anything back (see ``party``). It sends a rewind to the
+clients that rounds after it drew, and to no other, so the cost of a rewind follows the rounds and not the number of
+clients.
 """
 
 from __future__ import annotations
@@ -81,6 +82,8 @@ class RemoteFederation:
         self._mixed = {"mixed": True} if accept_mixed else {}
         self._replaying = replaying
         self.disagreeing: list[tuple[Id, int]] = []
+        if replaying is None:
+            self._begin_epoch()
 
     def who_are_you(self) -> list[Presence]:
         return self.met(self.everyone())
@@ -151,6 +154,7 @@ class RemoteFederation:
         A client that this does not reach drops them when it trains the round again, or with the rewind of the request
         after which the round no longer draws it.
         """
+        self._begin_epoch()
         self._ask([self._to(parcels.REWIND, task.client, rounds_done=task.round - 1) for task in trained])
 
     def repeats(self, task: TrainTask, leaving: Collection[Id] = (), *, bitwise: bool = True) -> bool | None:

@@ -169,7 +169,7 @@ _LOST_CONTACTS = "restore it from a backup: it cannot be rebuilt, no other file 
 _LOST_COMMITS = "restore the whole run directory from a backup: the lost commits cannot be rebuilt"
 _LOST_SEEDS = "restore the named files from a backup: seeds cannot be rebuilt"
 _LOST_RECORD = "restore it from a backup: it cannot be rebuilt, no other file holds the audit trail"
-_LOST_KEYS = "restore the whole run directory from a backup: keys cannot be derived again"
+_LOST_KEYS = "restore the whole run directory from a backup: keys cannot be rebuilt"
 _LOST_KEY = (
     "restore it from a backup: it cannot be rebuilt; receipts that were signed with it still verify with the public "
     f"key, so keep {PUBLIC_KEY} elsewhere; to sign with a new one, `fedforget receipt show --new-key`"

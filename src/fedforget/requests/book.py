@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from fedforget.algorithm.forget import Request
@@ -14,34 +14,13 @@ from fedforget.algorithm.ids import Id
 from fedforget.disk.database import Database
 from fedforget.disk.parsing import parse_json
 from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
-from fedforget.requests.chain import EventChain, about
-from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, covered_by_guarantee
+from fedforget.requests.chain import EventChain
+from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.pending import PendingRequests
 from fedforget.requests.pseudonyms import Pseudonyms
+from fedforget.requests.receipt_rows import ReceiptRows
 from fedforget.requests.selection import Selection
-from fedforget.requests.vault import MODEL, STATE, Vault
-
-_SHOWN = (
-    "id", "batch_id", "level", "basis", "state", "received", "deadline", "reason", "first_changed_step",
-    "recomputed_steps", "steps_alone", "guarantee",
-)  # fmt: skip
-_STATE = "coalesce(intents.stage, requests.state)"  # while a batch is at work, its stage is the state
-_ROWS = (
-    "SELECT id, requests.batch_id, level, basis, coalesce(intents.stage, requests.state), received, deadline, reason, "
-    "first_changed_step, recomputed_steps, steps_alone, guarantee, model_of, number "
-    "FROM requests LEFT JOIN batches USING (batch_id) LEFT JOIN intents USING (batch_id)"
-)
-
-
-@dataclass(slots=True)
-class _Times:
-    """When a request or a batch came to its stages, and whether several environments computed its rounds."""
-
-    times: dict[str, str] = field(default_factory=dict)
-    mixed: bool | None = None
-
-
-_NO_TIMES = _Times()
+from fedforget.requests.vault import STATE, Vault
 
 
 class RequestBook:
@@ -53,6 +32,7 @@ class RequestBook:
         self._pseudonyms = pseudonyms
         self._vault = vault
         self._pending = PendingRequests(database, pseudonyms, vault)
+        self._receipts = ReceiptRows(database, chain, vault)
         self._run = database.path.parent
 
     # Looking up
@@ -110,60 +90,20 @@ class RequestBook:
     def receipts_of(self, identifiers: Sequence[str]) -> list[Receipt]:
         """Return the receipts of these requests, in this order; none for an id that no request has."""
         originals = self._originals(identifiers)
-        found = {receipt.id: receipt for receipt in self._receipts(self.database.rows_in(_ROWS, "id", originals))}
+        found = {receipt.id: receipt for receipt in self._receipts.of(originals)}
         return [found[identifier] for identifier in originals if identifier in found]
 
     def receipts(self) -> list[Receipt]:
         """Return all receipts in the order of receipt, even if the clock was set back."""
-        return self._receipts(self.database.rows(f"{_ROWS} ORDER BY number"))
+        return self._receipts.chosen(Selection())
 
     def chosen(self, selection: Selection) -> list[Receipt]:
         """Return the receipts of a selection, in the order of receipt."""
-        where, values = selection.condition(_STATE)
-        rows = self.database.rows(f"{_ROWS} {where}", values)
-        return self._receipts(sorted(rows, key=lambda row: row[-1]))
+        return self._receipts.chosen(selection)
 
     def counts(self) -> dict[str, int]:
         """Return how many requests are in each state."""
-        found = dict(self.database.rows("SELECT state, count(*) FROM requests GROUP BY state"))
-        for stage, count in self.database.rows(
-            "SELECT stage, count(*) FROM intents JOIN requests USING (batch_id) WHERE stage <> ? GROUP BY stage",
-            (Stage.ACCEPTED,),
-        ):
-            found[stage] = count
-            found[Stage.ACCEPTED] -= count
-        return {state: count for state, count in found.items() if count}
-
-    def _receipts(self, rows: Sequence[tuple[Any, ...]]) -> list[Receipt]:
-        batches = sorted({batch for _, batch, *_ in rows if batch is not None})
-        own, shared = self._times([row[0] for row in rows]), self._times(batches)
-        models = {name: self._vault.get(MODEL, name) for name in {row[-2] for row in rows} if name is not None}
-        receipts = []
-        for *values, model_of, _ in rows:
-            identifier, batch, model = values[0], values[1], models.get(model_of)
-            outcome = shared.get(batch, _NO_TIMES)
-            receipts.append(
-                Receipt(
-                    client=None,
-                    sample=None,
-                    times={**own.get(identifier, _NO_TIMES).times, **outcome.times},
-                    guarantee_covers=covered_by_guarantee(outcome.mixed),
-                    model_digest=None if model is None else model.decode(),
-                    **dict(zip(_SHOWN, values, strict=True)),
-                )
-            )
-        return receipts
-
-    def _times(self, names: Sequence[str]) -> dict[str, _Times]:
-        """Return when each of these requests or batches came to its stages."""
-        found: dict[str, _Times] = {}
-        for event in self.chain.about(names):
-            if event.kind in list(Stage):
-                told = found.setdefault(about(event.body) or "", _Times())
-                told.times[event.kind] = str(event.body.get("received", event.time))
-                if event.kind == Stage.COMPLETED:
-                    told.mixed = event.body.get("mixed_environments")
-        return found
+        return self._receipts.counts()
 
     def _originals(self, identifiers: Sequence[str]) -> list[str]:
         """Resolve aliases: a request that was submitted twice at the same time has two ids."""
@@ -178,8 +118,7 @@ class RequestBook:
     def state_digest_of(self, identifier: str) -> str | None:
         """Return the digest of the state after a request; None once something of that state is erased."""
         rows = self.database.rows("SELECT batch_id FROM requests WHERE id = ?", (identifier,))
-        found = self._vault.get(STATE, rows[0][0]) if rows and rows[0][0] is not None else None
-        return None if found is None else found.decode()
+        return self._vault.text(STATE, rows[0][0]) if rows and rows[0][0] is not None else None
 
     def round_of(self, identifier: str) -> int:
         """Return the number of rounds done when a request was completed."""

@@ -33,6 +33,7 @@ CREATE TABLE events (
 CREATE INDEX events_by_about ON events (about) WHERE about IS NOT NULL;
 CREATE INDEX events_by_kind ON events (kind, sequence);
 """
+_NO_END = 2**63 - 1  # after the last event
 _SALT, _SALT_BYTES = "salt", 16
 _NAMES = ("request", "batch", "received", "basis", "seed_origin", "version")  # fields of an event that hold a text
 
@@ -68,12 +69,13 @@ class EventChain:
             text = json.dumps({**body, _SALT: secrets.token_hex(_SALT_BYTES)}, sort_keys=True)
             sequence += 1
             back = shortcut_of(sequence)
-            shortcut = self._hash_at(back) if back < first else bytes(fresh[back - first][-1])
+            shortcut = self.hash_at(back) if back < first else bytes(fresh[back - first][-1])
             previous = link(sequence, previous, shortcut, content_digest(sequence, time, kind, text))
             fresh.append((sequence, time, kind, about(body), text, previous))
         self._database.run_many("INSERT INTO events VALUES (?, ?, ?, ?, ?, ?)", fresh)
 
-    def _hash_at(self, sequence: int) -> bytes:
+    def hash_at(self, sequence: int) -> bytes:
+        """Return the hash of an event, or that of the beginning if there is none."""
         rows = self._database.rows("SELECT hash FROM events WHERE sequence = ?", (sequence,)) if sequence else []
         return bytes(rows[0][0]) if rows else BEGINNING
 
@@ -84,7 +86,7 @@ class EventChain:
 
     def proof(self, newer: int, older: int) -> list[Step]:
         """Return the steps that show that one event follows another, which reveal nothing about those between."""
-        return proof(newer, older, self._digest_at, self._hash_at)
+        return proof(newer, older, self._digest_at, self.hash_at)
 
     def length(self) -> int:
         """Return the sequence number of the last event."""
@@ -104,10 +106,23 @@ class EventChain:
         """Return the events about these requests or batches, in order."""
         return sorted(self._events(self._database.rows_in(_COLUMNS, "about", names)), key=lambda event: event.sequence)
 
-    def last_of(self, kind: str) -> int:
-        """Return the sequence number of the last event of a kind, or 0."""
-        rows = self._database.rows("SELECT coalesce(max(sequence), 0) FROM events WHERE kind = ?", (kind,))
-        return int(rows[0][0])
+    def at(self, sequence: int) -> Event | None:
+        rows = self._database.rows(f"{_COLUMNS} WHERE sequence = ?", (sequence,))
+        return next(iter(self._events(rows)), None)
+
+    def last_of(self, *kinds: str, before: int = _NO_END) -> int:
+        """Return the sequence number of the last event of one of these kinds, or 0."""
+        sql = "SELECT coalesce(max(sequence), 0) FROM events WHERE kind = ? AND sequence < ?"
+        return max(int(self._database.rows(sql, (kind, before))[0][0]) for kind in kinds)
+
+    def all_of(self, kind: str, before: int = _NO_END) -> list[Event]:
+        """Return the events of a kind, in order."""
+        sql = f"{_COLUMNS} WHERE kind = ? AND sequence < ? ORDER BY sequence"
+        return self._events(self._database.rows(sql, (kind, before)))
+
+    def has(self, found: str) -> bool:
+        """Return whether an event has this hash, given as text. Reads all events."""
+        return bool(self._database.rows("SELECT 1 FROM events WHERE lower(hex(hash)) = ? LIMIT 1", (found,)))
 
     @staticmethod
     def _events(rows: Iterable[tuple[Any, ...]]) -> list[Event]:

@@ -189,9 +189,12 @@ class Submission:
 
 def as_written(text: Any) -> str:
     """Return a time that is written as the record writes it. Raise ValueError for any other text."""
-    if not isinstance(text, str) or _text(datetime.fromisoformat(text).astimezone(UTC)) != text:
-        raise ValueError(f"{text!r:.40} is not a time")
-    return text
+    try:
+        if isinstance(text, str) and _text(datetime.fromisoformat(text).astimezone(UTC)) == text:
+            return text
+    except OverflowError:  # in UTC it is before the year 1, or after 9999
+        pass
+    raise ValueError(f"{text!r:.40} is not a time")
 
 
 def _names(raw: Mapping[str, Any]) -> tuple[str, ...]:

@@ -50,9 +50,9 @@ class Policy:
         """Return when the pending requests are due; None if there are none."""
         moments = []
         for receipt in waiting:
-            moments.append(datetime.fromisoformat(receipt.received) + self.window)
+            moments.append(_shifted(receipt.received, self.window))
             if receipt.deadline is not None:
-                moments.append(datetime.fromisoformat(receipt.deadline) - _MARGIN)
+                moments.append(_shifted(receipt.deadline, -_MARGIN))
         return min(moments, default=None)
 
     def is_due(self, waiting: Iterable[Receipt], now: datetime | None = None) -> bool:
@@ -69,3 +69,12 @@ class Policy:
         """Read a policy that ``encode`` wrote."""
         name, seconds = text.split()
         return cls(name, timedelta(seconds=float(seconds)))
+
+
+def _shifted(text: str, by: timedelta) -> datetime:
+    """Return a time some days later or earlier; the time itself where the calendar ends before that."""
+    moment = datetime.fromisoformat(text)
+    try:
+        return moment + by
+    except OverflowError:
+        return moment

@@ -11,7 +11,9 @@ from fedforget.errors import InvalidInput, quoted, shown
 from fedforget.requests.lifecycle import Stage
 
 _AT_WORK = (Stage.REMOVED, Stage.RECOMPUTED, Stage.COMPLETED)
+_MOST = 2**63 - 1  # rows: the largest number of a database
 OPEN = "open"
+OPEN_STATES = (Stage.ACCEPTED, *_AT_WORK)
 STATES = (OPEN, *(stage for stage in Stage if stage != Stage.RECEIVED))
 
 
@@ -42,7 +44,7 @@ class Selection:
         """Return the SQL after FROM, and its values. ``state``: the expression for the state of a request."""
         conditions, values = [], list[Any]()
         if self.states:
-            wanted = {each for name in self.states for each in (_OPEN if name == OPEN else (name,))}
+            wanted = {each for name in self.states for each in (OPEN_STATES if name == OPEN else (name,))}
             stored = {Stage.ACCEPTED if each in _AT_WORK else each for each in wanted}  # see ``RequestBook.counts``
             conditions.append(f"requests.state IN ({_marks(stored)}) AND {state} IN ({_marks(wanted)})")
             values += [*sorted(stored), *sorted(wanted)]
@@ -52,11 +54,8 @@ class Selection:
         where = f"WHERE {' AND '.join(conditions)}" if conditions else ""
         order = "deadline, number" if self.by_deadline else "number DESC"
         if self.limit is not None:
-            values.append(self.limit)
+            values.append(min(self.limit, _MOST))
         return f"{where} ORDER BY {order}{'' if self.limit is None else ' LIMIT ?'}", values
-
-
-_OPEN = (Stage.ACCEPTED, *_AT_WORK)
 
 
 def _marks(values: set[str]) -> str:

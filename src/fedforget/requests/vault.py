@@ -119,6 +119,14 @@ class Vault:
         rows = self._database.rows("SELECT key, body FROM standing WHERE kind = ? AND about = ?", (kind, about))
         return self.keys.decrypt(rows[0][0], rows[0][1], f"{kind} {about}") if rows else None
 
+    def text(self, kind: str, about: str) -> str | None:
+        """Return a digest that is kept about a state; None once it is superseded."""
+        found = self.get(kind, about)
+        try:
+            return None if found is None else found.decode("ascii")
+        except UnicodeDecodeError as error:
+            raise RunDamaged(f"{self._database.path} is damaged: the {kind} of {about} is not a digest") from error
+
     def of_round(self, kind: str, round_: int) -> list[tuple[str, bytes]]:
         """Return what is kept about the state after a round: what it is about, and the data."""
         rows = self._database.rows("SELECT about, key, body FROM standing WHERE kind = ? AND round = ?", (kind, round_))

@@ -7,16 +7,34 @@ import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from fedforget.disk.lock import is_at_work
 from fedforget.errors import InvalidInput, RunBusy
+from fedforget.requests.inbox import Inbox
 from fedforget.requests.intake import Intake, require_standing
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
 from fedforget.requests.targets import attach_known_targets, attach_targets, present_targets
 from fedforget.store import run_directory
+from fedforget.store.books.file import are_in_books
 from fedforget.store.run_directory import OpenRun, unfinished_error
 
 log = logging.getLogger("fedforget")
 
 Defer = Callable[[OpenRun, Submission], list[Receipt]]
+
+
+def handed_in(path: Path, submission: Submission) -> list[Receipt] | None:
+    """Leave requests for the process at work, after a look at the clients' books alone.
+
+    What that costs does not depend on the record or on the number of clients. Return None if more has to be read: no
+    process is at work, a key is given, or a target is not in the books.
+    """
+    if submission.key is not None or submission.new_seed or not submission.requests or not is_at_work(path):
+        return None
+    if not are_in_books(path, submission.requests):
+        return None
+    Inbox(path).leave(submission)
+    log.info("left %d requests in the inbox of %s", len(submission.requests), path)
+    return submission.receipts()
 
 
 @contextlib.contextmanager
@@ -74,7 +92,7 @@ def cancel(run: OpenRun, identifier: str, basis: str = Basis.UNKNOWN) -> Receipt
     accept_inbox(run)
     book = run.record.book
     receipt = book.receipt(identifier)
-    request = book.pending().get(receipt.id)
+    request = book.pending_of([receipt.id]).get(receipt.id)
     book.cancel(receipt.id, basis)
     receipt = book.receipt(receipt.id)
     return receipt if request is None else attach_targets([receipt], [request])[0]

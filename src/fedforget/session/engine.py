@@ -24,7 +24,7 @@ from fedforget.federation.local_rounds import ContentsOf
 from fedforget.federation.pool import WorkerPool
 from fedforget.federation.traffic import Traffic
 from fedforget.session.workforce import FLOWER_SIMULATION, INLINE, Workforce
-from fedforget.store.books import PARTS
+from fedforget.store.books.tree import PARTS
 from fedforget.store.plan_file import PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic

@@ -9,7 +9,7 @@ from typing import Any
 from fedforget.disk.lock import is_at_work
 from fedforget.errors import AttentionNeeded, ModelWithdrawn, shown
 from fedforget.requests.inbox import open_requests
-from fedforget.requests.selection import OPEN, Selection
+from fedforget.requests.selection import OPEN, OPEN_STATES, Selection
 from fedforget.store import hints
 from fedforget.store.run_directory import OpenRun, unfinished_error
 from fedforget.training.environment import is_mixed
@@ -39,8 +39,9 @@ class Status:
     accuracies: dict[int, float]
     requests: int
     states: dict[str, int]  # how many requests are in each state
+    open_count: int  # requests that are not closed, those in the inbox included
     open_requests: list[dict[str, Any]]  # those with the next deadlines
-    overdue: list[str]
+    overdue: list[str]  # of these
     pending: bool
     seed_origin: str
     tainted: bool
@@ -53,13 +54,18 @@ class Status:
 
 def status_of(run: OpenRun) -> Status:
     """Where a run stands; needs neither model nor data."""
-    plan, server, sizes = run.file.plan, run.server, None if run.is_remote else run.clients.sizes()
+    plan, server = run.file.plan, run.server
+    sizes = None if run.is_remote else run.clients.sample_counts().tolist()
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
     book = run.record.book
     states = book.counts()
     next_ones = book.chosen(Selection((OPEN,), limit=MOST_OPEN, by_deadline=True))
-    waiting = open_requests(next_ones, run.inbox)[:MOST_OPEN]
+    known = sum(states.get(state, 0) for state in OPEN_STATES)
+    waiting = open_requests(next_ones, run.inbox)
+    open_count = len(waiting) + known - len(next_ones)
+    if open_count > MOST_OPEN:
+        waiting = sorted(waiting, key=lambda receipt: receipt.deadline or "")[:MOST_OPEN]
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -67,11 +73,11 @@ def status_of(run: OpenRun) -> Status:
         steps_done=server.rounds_done * plan.local_steps,
         steps=plan.steps,
         clients=len(server.roster),
-        samples=None if sizes is None else sum(sizes.values()),
+        samples=None if sizes is None else sum(sizes),
         clients_per_round=plan.clients_per_round,
         batch_size=plan.batch_size,
         local_steps=plan.local_steps,
-        rho_s=None if sizes is None else plan.realised_rho_s(sizes.values()),
+        rho_s=None if sizes is None else plan.realised_rho_s(sizes),
         rho_c=plan.realised_rho_c(len(server.roster)),
         model_digest=None if withdrawn else server.model_digest(),
         withdrawn=withdrawn,
@@ -79,6 +85,7 @@ def status_of(run: OpenRun) -> Status:
         accuracies=run.metrics.accuracies(),
         requests=sum(states.values()),
         states=states,
+        open_count=open_count,
         open_requests=[
             {name: shown[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
             for shown in (receipt.as_dict() for receipt in waiting)
@@ -109,8 +116,9 @@ def attention(path: Path, status: Status) -> AttentionNeeded | None:
         )
     if status.overdue:
         since = min(each["deadline"] for each in status.open_requests if each["overdue"])
+        at_least = "at least " if len(status.overdue) == len(status.open_requests) < status.open_count else ""
         return AttentionNeeded(
-            f"{len(status.overdue)} of {len(status.open_requests)} open requests on {path} overdue, "
+            f"{at_least}{len(status.overdue)} of {status.open_count} open requests on {path} overdue, "
             f"the first since {since}",
             hint=f"carry them out with {hints.run_pending(path)}",
         )

@@ -41,10 +41,15 @@ class Parts:
     The caller holds ``lock.shared_lock``. A part is None until its file was found to be in order.
     """
 
-    def __init__(self, path: Path, opened: contextlib.ExitStack, *, trusting: bool = True) -> None:
-        """``trusting``: a file whose signature is that of its seal is not read as a whole."""
+    def __init__(
+        self, path: Path, opened: contextlib.ExitStack, *, trusting: bool = True, describing: bool = False
+    ) -> None:
+        """``trusting``: a file whose signature is that of its seal is not read as a whole.
+
+        ``describing``: nothing relies on what is read, so the seals that a process at work moved aside count as well.
+        """
         self.path = path
-        self.files = SealedFiles(path, opened, trusting)
+        self.files = SealedFiles(path, opened, trusting, aside=Seals(path).broken() if describing else {})
         self.of_clients: ClientsFiles = RemoteFiles(self.files) if is_remote(path) else LocalFiles(self.files)
         self.file: PlanFile | None = None
         self.record: Record | None = None

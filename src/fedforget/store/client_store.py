@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged, shown
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.uses import Uses
 
 
@@ -38,6 +41,10 @@ class ClientStore:
         """Return the number of samples of each client."""
         return self.books.sizes()
 
+    def sample_counts(self) -> NDArray[np.int64]:
+        """Return the number of samples of each client, without the clients."""
+        return self.books.sample_counts()
+
     def samples(self, client: Id) -> IdSet:
         return self.books.samples(client)
 
@@ -50,9 +57,6 @@ class ClientStore:
     def contents(self, client: Id, samples: Sequence[Id] | None = None) -> dict[Id, bytes]:
         """Return the content digest of each sample of a client, or of some of its samples."""
         return self.books.contents(client, samples)
-
-    def seed_pair(self, client: Id) -> Seed:
-        return self.books.seed(client)
 
     def seed(self, client: Id) -> bytes:
         return self.books.seed(client).value
@@ -85,7 +89,7 @@ class ClientStore:
         return self.uses.last_noted_step(until)
 
     def has_unused(self) -> bool:
-        return sum(self.sizes().values()) > self.uses.count()
+        return int(self.sample_counts().sum()) > self.uses.count()
 
     def note(self, uses: Sequence[tuple[Id, Id, int]], witnesses: Sequence[tuple[Id, int, bytes]] = ()) -> None:
         self.uses.note(uses, witnesses)

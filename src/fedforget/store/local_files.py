@@ -8,8 +8,8 @@ from functools import partial
 from fedforget.algorithm.ids import Id
 from fedforget.errors import RunDamaged, shown
 from fedforget.store import server_store, uses
-from fedforget.store.book_content import Book
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
+from fedforget.store.books.content import Book
 from fedforget.store.client_store import ClientStore
 from fedforget.store.clients_part import ClientsPart
 from fedforget.store.fact import Fact

@@ -10,10 +10,10 @@ from fedforget.disk.database import Database
 from fedforget.requests.intents import Intent
 from fedforget.requests.leaves import TargetLeaves
 from fedforget.store import crash_check
-from fedforget.store.books import PARTS
+from fedforget.store.books.leaves import target_leaves
+from fedforget.store.books.tree import PARTS
 from fedforget.store.client_store import ClientStore
 from fedforget.store.clients_part import DataTree
-from fedforget.store.leaves import target_leaves
 from fedforget.store.names import BOOKS, USES
 from fedforget.store.server_store import ServerStore
 

@@ -13,7 +13,7 @@ from fedforget.algorithm.notes import NO_NOTES
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.store import contacts, held_digests, server_store, uses
-from fedforget.store.books import Books
+from fedforget.store.books.books import Books
 from fedforget.store.contacts import Contacts, Enrolment
 from fedforget.store.held_digests import HeldDigests
 from fedforget.store.local_part import FILES as LOCAL_FILES

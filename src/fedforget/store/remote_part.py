@@ -15,7 +15,7 @@ from fedforget.errors import InvalidInput
 from fedforget.requests.book import RequestBook
 from fedforget.requests.intents import Intent
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import DEPTH, number_of
+from fedforget.store.books.tree import DEPTH, number_of
 from fedforget.store.clients_part import DataTree
 from fedforget.store.contacts import Contacts
 from fedforget.store.crash_check import lost

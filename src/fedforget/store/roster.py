@@ -17,7 +17,7 @@ from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 from fedforget.disk.column_checks import check, is_blob, is_id, is_text, is_whole
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged
-from fedforget.store.book_layout import STRING, Column, are_ascending, split
+from fedforget.store.books.layout import STRING, Column, are_ascending, split
 
 _IN_A_ROW = 2**16  # clients
 

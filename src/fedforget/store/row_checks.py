@@ -41,6 +41,8 @@ def validate_record(database: Database) -> None:
         "SELECT count(*) FROM waiting JOIN requests USING (number) WHERE state <> 'accepted' OR batch_id IS NOT NULL"
     )
     _require(database, not wrong, "the state of a request that waits")
+    begun = "SELECT 1 FROM requests JOIN intents USING (batch_id) WHERE state <> 'accepted' LIMIT 1"
+    _require(database, not database.rows(begun), "the state of a request whose batch is at work")
 
 
 _REFERENCES = (
@@ -69,6 +71,6 @@ def _is_policy(text: str) -> bool:
 def _is_time(text: str) -> bool:
     try:
         as_written(text)
-    except (ValueError, OverflowError):
+    except ValueError:
         return False
     return True

@@ -175,11 +175,12 @@ class OpenRun:
         self.crashed = self._broken = False
 
     def _close_record(self, last: Callable[[], None] | None) -> None:
-        """Drop the keys that nothing needs any more, and only then call ``last``, which says so."""
+        """Drop keys and digests that nothing needs any more, and only then call ``last``, which says so."""
         vault, database = self.record.vault, self.record.database
         vault.renew_spent()
         vault.drop_unused(finishing=last is not None)
         if last is not None:
+            Seals(self.path).forget_broken()
             last()
         if database.is_writing:
             database.close_folded()
@@ -286,7 +287,7 @@ def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False
     plan_file.require_plan(path)
     with require_idle(path) if only_idle else contextlib.nullcontext(), shared_lock(path):
         skipped = (SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ()
-        run = _open(path, skipped, trusting=not skip_seed_check)
+        run = _open(path, skipped, trusting=not skip_seed_check, describing=not only_idle)
         try:
             if only_idle and run.record.batches.are_unfinished:
                 raise unfinished_error(path)
@@ -310,10 +311,10 @@ def _rewind_privately(run: OpenRun) -> None:
     run.part.rewind_privately(done, run.server.steps_of(done))
 
 
-def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True) -> OpenRun:
+def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True, describing: bool = False) -> OpenRun:
     """Open and check every part of a run. The caller holds ``shared_lock``."""
     with contextlib.ExitStack() as opened, storage_errors(path):
-        parts = Parts(path, opened, trusting=trusting)
+        parts = Parts(path, opened, trusting=trusting, describing=describing)
         for fact in parts.facts():
             if fact.name not in skip:
                 fact.check()

@@ -15,7 +15,7 @@ from fedforget.disk.pages import PAGE, header_problem
 from fedforget.disk.read_only import require
 from fedforget.disk.seen import Signature, signature
 from fedforget.errors import RunDamaged, RunTooNew, RunTooOld
-from fedforget.store.book_layout import header_of
+from fedforget.store.books.layout import header_of
 from fedforget.store.names import BOOKS, RECORD
 from fedforget.store.seals import Seal, Seals
 
@@ -24,13 +24,15 @@ from fedforget.store.seals import Seal, Seals
 class SealedFiles:
     """The files of a run with their seals. ``opened`` closes what is opened here.
 
-    ``trusting``: a file whose signature is that of its seal is not read as a whole.
+    ``trusting``: a file whose signature is that of its seal is not read as a whole. ``aside``: seals that a process at
+    work moved aside, where nothing relies on what is read.
     """
 
     path: Path
     opened: contextlib.ExitStack
     trusting: bool = True
     seals: dict[str, Seal] = field(default_factory=dict)  # of a run that was closed properly
+    aside: dict[str, Seal] = field(default_factory=dict)
     read_whole: dict[str, Signature | None] = field(default_factory=dict)  # files that were compared with their seals
 
     @property
@@ -46,7 +48,7 @@ class SealedFiles:
 
     def trusts(self, name: str) -> bool:
         """Return whether a file is unchanged since FedForget wrote it, or read it as a whole."""
-        return self.trusting and Seals(self.path).trusts(name, self.seals.get(name))
+        return self.trusting and Seals(self.path).trusts(name, self.seals.get(name) or self.aside.get(name))
 
     def require_as_sealed(self, name: str) -> None:
         seal = self.seals.get(name)

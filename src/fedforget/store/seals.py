@@ -16,7 +16,7 @@ from typing import Any
 from fedforget.disk.door import Door
 from fedforget.disk.files import digest, storage_errors, sync_directory, write_durably
 from fedforget.disk.parsing import parse_object
-from fedforget.disk.seen import Signature, boot, signature
+from fedforget.disk.seen import Signature, boot, is_only_ours, signature
 from fedforget.errors import RunDamaged
 from fedforget.store.names import BOOKS, BROKEN_SEALS, CONTACTS, METRICS, RECORD, SEALS, SERVER, USES
 
@@ -59,20 +59,30 @@ class Seals:
             for name, seal in seals.items()
         }
         text = json.dumps({"boot": boot(), "files": about}).encode()
-        write_durably(self._run / SEALS, digest(text).encode() + b"\n" + text, mode=0o600)
         with storage_errors(self._run / BROKEN_SEALS):
-            (self._run / BROKEN_SEALS).unlink(missing_ok=True)
+            (self._run / BROKEN_SEALS).unlink(missing_ok=True)  # first: a sealed run has no leftovers
+        write_durably(self._run / SEALS, digest(text).encode() + b"\n" + text, mode=0o600)
 
     def break_all(self) -> None:
-        """Move the seals aside, durably. What they say about unchanged files can still be read."""
+        """Move the seals aside, durably. A reader still recognises by them the files that have not changed."""
         with storage_errors(self._run / SEALS):
             if self._door.status(SEALS) is not None:
                 (self._run / SEALS).replace(self._run / BROKEN_SEALS)
                 sync_directory(self._run)
 
     def broken(self) -> dict[str, Seal]:
-        """Return the seals that the process at work moved aside."""
-        return self._read(BROKEN_SEALS)
+        """Return the seals that the process at work moved aside; none if there are none, or if they are damaged."""
+        try:
+            return self._read(BROKEN_SEALS)
+        except RunDamaged:
+            return {}
+
+    def forget_broken(self) -> None:
+        """Delete the seals that were moved aside, durably: they hold digests of what is about to be purged."""
+        with storage_errors(self._run / BROKEN_SEALS):
+            if self._door.status(BROKEN_SEALS) is not None:
+                (self._run / BROKEN_SEALS).unlink()
+                sync_directory(self._run)
 
     def _read(self, name: str) -> dict[str, Seal]:
         try:
@@ -83,7 +93,7 @@ class Seals:
         try:
             raw = parse_object(text if digest(text).encode() == known else b"")
             seals = {str(file): _seal(*about) for file, about in raw["files"].items()}
-            here = raw["boot"] is not None and raw["boot"] == boot()
+            here = raw["boot"] is not None and raw["boot"] == boot() and is_only_ours(self._door, name)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunDamaged(f"{self._run / name} is damaged: it is not what was written", hint=_HINT) from error
         if seals.keys() not in (set(SEALED), set(SEALED_REMOTE)):

@@ -42,6 +42,7 @@ def fixed_arithmetic(floats: torch.dtype = torch.float32) -> Iterator[None]:
     """
     with contextlib.ExitStack() as modes:
         _without_interceptors(modes)
+        _without_saved_tensors_hooks(modes)
         modes.enter_context(torch.inference_mode(mode=False))
         modes.enter_context(torch.autocast("cpu", enabled=False))
         modes.enter_context(torch.autograd.set_multithreading_enabled(mode=False))
@@ -59,6 +60,20 @@ def _without_interceptors(modes: contextlib.ExitStack) -> None:
         modes.enter_context(overrides._pop_mode_temporarily())
     for _ in dispatch._get_current_dispatch_mode_stack():
         modes.enter_context(dispatch._pop_mode_temporarily())
+
+
+def _without_saved_tensors_hooks(modes: contextlib.ExitStack) -> None:
+    """Shadow the caller's hooks on tensors that autograd saves: they may hand back other values."""
+    graph = torch.autograd.graph
+    try:
+        with graph.disable_saved_tensors_hooks(""):
+            return
+    except RuntimeError:  # there are some; only the innermost apply
+        modes.enter_context(graph.saved_tensors_hooks(_unchanged, _unchanged))
+
+
+def _unchanged(saved: torch.Tensor) -> torch.Tensor:
+    return saved
 
 
 def _settings(floats: torch.dtype) -> Iterator[Setting]:

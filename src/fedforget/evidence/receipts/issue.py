@@ -12,10 +12,11 @@ from fedforget.errors import InvalidInput, shown
 from fedforget.evidence.receipts.envelope import Envelope, seal
 from fedforget.evidence.receipts.opening import Opening
 from fedforget.evidence.receipts.receipt_key import get_or_create_key, has_public_half, key_id, known_key, replaced_key
-from fedforget.evidence.receipts.statement import Ending, Statement, build_statement
+from fedforget.evidence.receipts.shape import Statement
+from fedforget.evidence.receipts.statement import Ending, build_statement
 from fedforget.requests.lifecycle import Receipt, Stage
 from fedforget.store import hints, run_directory
-from fedforget.store.leaves import salts_of_target
+from fedforget.store.books.leaves import salts_of_target
 from fedforget.store.run_directory import OpenRun
 
 
@@ -89,14 +90,14 @@ def _finished(run: OpenRun, identifier: str) -> Receipt:
 
 def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
     receipt = _finished(run, identifier)
-    return build_statement(run, Ending.read(run, receipt, run.record.chain.events()), public=public)
+    return build_statement(run, Ending.read(run, receipt), public=public)
 
 
 def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
     """Return the signing key after writing its files and then recording it. Only then may it sign."""
-    known, last = run.record.receipt_key, run.record.chain.events()[-1]  # another process may have created one
+    known, last = run.record.receipt_key, run.record.chain.last()  # another process may have created one
     if new_key:
-        key = replaced_key(run.path, known, fresh=last.body.get("key") == known)
+        key = replaced_key(run.path, known, fresh=last is not None and last.body.get("key") == known)
     else:
         key = get_or_create_key(run.path, known)
     if key_id(key.public_key()) != known:

@@ -19,8 +19,7 @@ from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.check import read_receipt
 from fedforget.evidence.receipts.proofs import from_hex
-from fedforget.evidence.receipts.shape import are_pairs
-from fedforget.evidence.receipts.statement import Statement
+from fedforget.evidence.receipts.shape import Statement, are_pairs
 from fedforget.requests.links import HASH_BYTES, Step, follow
 from fedforget.store.run_directory import OpenRun
 
@@ -134,19 +133,17 @@ def _compare(older: Place, newer: Place, links: Links, found: SeriesCheck) -> No
 
 def make_links(run: OpenRun, places: Sequence[Place]) -> dict[str, Any]:
     """Return the proofs of a run that each of these receipts follows the one before it."""
-    events = {event.sequence: event.hash for event in run.record.chain.events()}
+    chain, beginning = run.record.chain, run.record.chain.hash_at(1)
     for place in places:
-        if place.run != events[1] or events.get(place.sequence) != place.head:
+        event = chain.at(place.sequence)
+        if place.run != beginning or event is None or event.hash != place.head:
             raise ReceiptRefused(
                 f"{place.file} is not in the event chain of {run.path}: it is another run, or its record was rewritten",
                 hint="check it with `fedforget receipt verify FILE --key PUB --run RUN`",
             )
     pairs = pairwise(sorted({place.sequence for place in places}))
-    made = [
-        {"older": older, "newer": newer, "steps": _written(run.record.chain.proof(newer, older))}
-        for older, newer in pairs
-    ]
-    return {"format": FORMAT, "run": events[1].hex(), "links": made}
+    made = [{"older": older, "newer": newer, "steps": _written(chain.proof(newer, older))} for older, newer in pairs]
+    return {"format": FORMAT, "run": beginning.hex(), "links": made}
 
 
 def read_links(files: Sequence[str | Path]) -> Links:

@@ -19,6 +19,7 @@ RE_EXECUTE = "fedforget receipt verify FILE --key PUB --run RUN"
 RE_EXECUTE_OWN = "fedforget.Run(RUN, model=MODEL, data=DATA).check_receipt(fedforget.read_receipt(FILE, PUB))"
 _LARGEST = 2**63  # of numbers of events
 _DAY = len("2027-01-31")
+Statement = dict[str, Any]
 Shape = dict[str, tuple[type, ...]]  # field → allowed types
 
 _TEXT, _OPTIONAL, _NUMBER, _DICT, _LIST = (str,), (str, NoneType), (int, NoneType), (dict,), (list,)

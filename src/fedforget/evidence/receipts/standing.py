@@ -15,7 +15,7 @@ from fedforget.algorithm.tree import Path, beside, joined, path_of, root_of
 from fedforget.errors import RunDamaged
 from fedforget.evidence.receipts.proofs import VALUE_BYTES, Proof, Target
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import DEPTH, PARTS, number_of
+from fedforget.store.books.tree import DEPTH, PARTS, number_of
 from fedforget.store.clients_part import DataTree
 from fedforget.store.run_directory import OpenRun
 
@@ -115,11 +115,11 @@ def _is_root_before(run: OpenRun, identifier: str, root: bytes) -> bool:
     If the batch changed more than it erased (new seeds, or an addition that was interrupted), it is not, and the run
     cannot give that root.
     """
-    events = run.record.chain.events()
-    begun = next(event for event in events if event.kind == "begun" and event.body.get("request") == identifier)
+    chain = run.record.chain
+    begun = next(event for event in chain.about([identifier]) if event.kind == "begun")
     if run.record.pseudonyms.mac("data root", root).hex() == begun.body.get("data_root_before"):
         return True
-    if not any(event.kind in ("reseeded", "added") for event in events if event.sequence > begun.sequence):
+    if chain.last_of("reseeded", "added") < begun.sequence:
         raise RunDamaged(
             f"{run.record.database.path} is damaged: the proof of request {identifier} does not fit the data"
         )

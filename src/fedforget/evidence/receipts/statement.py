@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,9 +15,10 @@ from fedforget.evidence.receipts.shape import (
     STATEMENT,
     UNKNOWN,
     UNKNOWN_REMOTE,
+    Statement,
 )
 from fedforget.evidence.receipts.standing import StandingProof, standing_proof
-from fedforget.requests.chain import Event, about
+from fedforget.requests.chain import Event, EventChain
 from fedforget.requests.lifecycle import Receipt, Stage
 from fedforget.store.record import EXPORTED
 from fedforget.store.run_directory import OpenRun
@@ -25,32 +26,31 @@ from fedforget.store.run_directory import OpenRun
 _ENDINGS = (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
 _DAY = len("2027-01-31")
 
-Statement = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: its receipt, its events by kind, the kinds of later events, and the whole chain."""
+    """How a request ended: its receipt, and its events by kind. What it costs does not depend on later events."""
 
     receipt: Receipt
     events: Mapping[str, Event]
-    later: frozenset[str]  # after its outcome
-    chain: Sequence[Event]
+    chain: EventChain
 
     @classmethod
-    def read(cls, run: OpenRun, receipt: Receipt, chain: Sequence[Event]) -> Ending:
+    def read(cls, run: OpenRun, receipt: Receipt) -> Ending:
         """Find a finished request in the events of a run."""
-        own = (receipt.id, receipt.batch_id)  # a batch comes to its stages as a whole
-        events = {event.kind: event for event in chain if about(event.body) in own and about(event.body) is not None}
+        own = [name for name in (receipt.id, receipt.batch_id) if name is not None]  # a batch ends as a whole
+        events = {event.kind: event for event in run.record.chain.about(own)}
         needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
         if not needed <= events.keys():
             raise RunDamaged(
                 f"{run.record.database.path} is damaged: its events do not say how request {receipt.id} ended"
             )
-        outcome = events.get(Stage.COMPLETED, events[receipt.state])
-        return cls(
-            receipt, events, frozenset(event.kind for event in chain if event.sequence > outcome.sequence), chain
-        )
+        return cls(receipt, events, run.record.chain)
+
+    def is_before(self, *kinds: str) -> bool:
+        """Return whether an event of one of these kinds came after the outcome."""
+        outcome = self.events.get(Stage.COMPLETED, self.events[self.receipt.state])
+        return self.chain.last_of(*kinds) > outcome.sequence
 
     @property
     def is_erasure(self) -> bool:
@@ -102,11 +102,10 @@ def build_statement(run: OpenRun, ending: Ending, *, public: bool) -> Statement:
 def _place(run: OpenRun, ending: Ending, public: bool) -> dict[str, Any]:
     """Return where in the event chain the request ended; in full also how that continues the receipt before it."""
     last = ending.events[ending.receipt.state]
-    place = {"run": ending.chain[0].hash.hex(), "head": last.hash.hex()}
+    place = {"run": ending.chain.hash_at(1).hex(), "head": last.hash.hex()}
     if public:
         return place
-    earlier = (event for event in reversed(ending.chain[: last.sequence - 1]) if event.kind in _ENDINGS)
-    previous = next(earlier, None)
+    previous = ending.chain.at(ending.chain.last_of(*_ENDINGS, before=last.sequence))
     return {**place, "sequence": last.sequence, "previous": previous and _link(run, last, previous)}
 
 
@@ -138,7 +137,7 @@ def _presence(ending: Ending, proof: StandingProof | None) -> dict[str, Any]:
 
 def _exports(ending: Ending, public: bool) -> list[dict[str, str]]:
     """Return the exports before the request was carried out. Equal MACs would show that no model changed in between."""
-    known = (event for event in ending.chain if event.kind == EXPORTED and event.sequence < ending.completed)
+    known = ending.chain.all_of(EXPORTED, before=ending.completed)
     if public:
         return [{"time": time} for time in sorted({event.time[:_DAY] for event in known})]
     return [{"time": event.time, "mac": event.body["mac"]} for event in known]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from bisect import bisect_left
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +13,12 @@ from numpy.typing import NDArray
 
 from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.draws import SEED_BYTES
+from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import BLOCK_BYTES, Id, IdSet, id_block
 from fedforget.algorithm.seeds import Seed, commitments_of
 from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.door import Door
-from fedforget.store.book_layout import (
+from fedforget.store.books.layout import (
     NUMBER_BYTES,
     STRING,
     Column,
@@ -28,6 +30,7 @@ from fedforget.store.book_layout import (
     read_errors,
     split,
 )
+from fedforget.store.names import BOOKS
 
 
 class BookFile:
@@ -131,3 +134,15 @@ class BookFile:
             raise damaged(self.path, "the names of its ids are missing or invalid")
         text = self._column("text", 1, int(ends[0]), int(ends[-1])).tobytes()
         return IdSet.of_blocks(blocks, names_of(self.path, blocks, ends - ends[0], text))
+
+
+def are_in_books(run: Path, targets: Sequence[Request]) -> bool:
+    """Return whether all these clients and samples are in a run. Reads a few rows of the files, and checks none.
+
+    It reads all files, because without the key of the run it is not known which one would hold a client.
+    """
+    left = list(targets)
+    for number, name in enumerate(BOOKS):
+        with contextlib.closing(BookFile(run / name, number)) as part:
+            left = [target for target in left if not part.has(target.client, target.sample)]
+    return not left

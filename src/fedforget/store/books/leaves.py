@@ -8,7 +8,8 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.tree import Leaf, labels_of, leaves_of, salts_of
 from fedforget.requests.leaves import TargetLeaves
-from fedforget.store.books import Books, sample_key
+from fedforget.store.books.books import Books
+from fedforget.store.books.tree import sample_key
 
 
 def target_leaves(books: Books, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:

@@ -16,7 +16,7 @@ from fedforget.algorithm.ids import BLOCK_BYTES, Id, id_block
 from fedforget.algorithm.seeds import Seed, commitments_of
 from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.door import Door
-from fedforget.store.book_layout import (
+from fedforget.store.books.layout import (
     NUMBER_BYTES,
     STRING,
     Column,

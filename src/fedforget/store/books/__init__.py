@@ -1,0 +1,1 @@
+"""The clients' books on disk: files of columns, and the tree over the data."""
