@@ -106,6 +106,11 @@ class Deployed:
             ledger=self._ledgers[client], key=self.keys[client] if self.signed else None,
         )  # fmt: skip
 
+    def learner_of(self, client: Id, loss: Any) -> None:
+        """Let a node compute with another loss."""
+        learner = TorchLearner(self.model.module, self.data, self.plan.local, loss, self.model.pristine)
+        self.grid.apps[self.node_of(client)] = app_of(self.party(client, learner))
+
     def enrolment(self, client: Id) -> Enrolment:
         standing = self._ledgers[client].standing()
         assert standing.root is not None

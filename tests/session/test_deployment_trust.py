@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Message
 
 from fedforget import Request
-from fedforget.errors import ClientUnreachable, FedForgetError, InvalidInput, SignatureRefused
+from fedforget.errors import ClientUnreachable, FedForgetError, InvalidInput, LearnerDiffers, SignatureRefused
 from fedforget.federation.flower_records import pack, unpack
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.party import ClientParty
@@ -161,6 +162,17 @@ def test_client_with_an_older_state_is_named_with_the_ways_out(there: Deployed, 
     never = opened(tmp_path / "never", without=[Request(client)])
     never.train(there.status().rounds_done)
     assert there.digest() == never.state_digest()
+
+
+def test_client_whose_loss_computes_something_else_is_named_before_anything_changes(there: Deployed) -> None:
+    there.train(4)
+    drawn = next(each for each in range(5) if 4 in there.memory.witnesses(each))
+    there.learner_of(drawn, loss=lambda output, target: 2 * torch.nn.functional.cross_entropy(output, target))
+    before = there.digest()
+    with pytest.raises(LearnerDiffers, match=f"the loss of client {drawn} computes something else") as refused:
+        there.train()
+    assert "start its node with the model" in refused.value.hint
+    assert there.digest() == before
 
 
 def test_client_that_lost_its_state_is_named_with_the_ways_out(there: Deployed) -> None:

@@ -69,7 +69,9 @@ class Deployment:
             wire = GuardedWire(SignedWire(carried, signatures), told.problems)
             server, federation = _server_of(run, wire, engine, told, options)
             stack.callback(federation.close)
-            work = RunWork(engine, run, server, options, guard=LearnersElsewhere(), inbox=told)
+            work = RunWork(
+                engine, run, server, options, guard=LearnersElsewhere(server, told.present, options), inbox=told
+            )
             found = cls(run, federation, told, Session(run, engine, work.processor(), options), traffic)
             found.meet()
             yield found

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol, cast
 
 from fedforget.algorithm.forget import Decision, Request
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
+from fedforget.algorithm.ports import Federation, TrainTask
+from fedforget.algorithm.witness import repeat_witness
+from fedforget.errors import LearnerDiffers, TrainingFailed, shown
 from fedforget.requests.intents import Pledge
 from fedforget.session.on_demand import EngineOnDemand
-from fedforget.session.options import RoundOptions
+from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.store.run_directory import OpenRun
 
 
@@ -49,11 +53,52 @@ class OwnLearner:
         return None if witnessed else make_pledge(self.engine(), self.run, decision)
 
 
+@dataclass(frozen=True, slots=True)
 class LearnersElsewhere:
-    """The guard of a deployment: each client compares its own learner with its own witnesses, before it trains."""
+    """The guard of a deployment: clients repeat their first steps of an earlier round, and compare them themselves.
+
+    ``present``: the clients that have answered in this session. One that is away is compared when it is back.
+    """
+
+    server: Server
+    present: Collection[Id]
+    options: RoundOptions
 
     def require(self, rewind_to: int, leaving: Sequence[Request]) -> None:
-        """Do nothing: a client that differs refuses to train."""
+        memory = self.server.memory
+        stays = min(memory.kept_at_or_before(rewind_to), memory.rounds_done)
+        reached = _Present(self.server.federation, self.present)
+        asked = replace(self.server, federation=cast(Federation, reached), draw_slots=None)
+        bitwise = self.options.other_environment is not OtherEnvironment.ACCEPT
+        try:
+            found = repeat_witness(asked, stays, leaving, all_clients=True, intact=lambda _: False, bitwise=bitwise)
+        except _Away:
+            return
+        if found is not None and found.agrees is False:
+            raise LearnerDiffers(
+                f"nothing was changed: the module or the loss of client {shown(found.client)} computes something else "
+                f"than when it trained round {found.round}",
+                hint="start its node with the model and the loss of the run, and give the same command again",
+            )
 
     def pledge(self, decision: Decision) -> Pledge | None:  # noqa: ARG002
         return None
+
+
+class _Away(TrainingFailed):
+    """A client that cannot be asked now."""
+
+
+class _Present:
+    """A ``Federation`` that asks only clients that are there to repeat a round."""
+
+    def __init__(self, federation: Federation, present: Collection[Id]) -> None:
+        self._federation, self._present = federation, present
+
+    def repeats(self, task: TrainTask, leaving: Collection[Id] = (), *, bitwise: bool = True) -> bool | None:
+        if task.client not in self._present:
+            raise _Away(f"client {shown(task.client)} is away")
+        return self._federation.repeats(task, leaving, bitwise=bitwise)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._federation, name)

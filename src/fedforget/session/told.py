@@ -27,6 +27,7 @@ class Told:
     """A ``Listener``, and the ``Inbox`` of a session: requests of clients beside those that were handed in here."""
 
     run: OpenRun
+    present: set[Id] = field(default_factory=set)  # clients that have answered in this session
     problems: dict[Id, FedForgetError] = field(default_factory=dict)  # of clients that are not in order
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by digest
     _fresh: dict[Request, Submission] = field(default_factory=dict)
@@ -60,6 +61,7 @@ class Told:
     # Listener
 
     def tells(self, client: Id, standing: Standing) -> None:
+        self.present.add(client)
         if standing.environment:
             self.environments[digest(repr(sorted(standing.environment.items())).encode())] = standing.environment
         if not standing.withdrawals and not standing.additions:
