@@ -6,11 +6,13 @@ Prints a table in Markdown for docs/reliability.md. Every process that it starts
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from fedforget.errors import FedForgetError
 from fedforget.store import run_directory
 from tests.deployment.parties import Parties
 from tests.deployment.superlink import Deployment, command_line, deployment, wait_for
@@ -42,8 +44,9 @@ def drawn(parties: Parties) -> int:
 
 
 def kill_node(parties: Parties) -> None:
-    there, client = parties.there, drawn(parties)
+    there = parties.there
     with training(parties):
+        client = drawn(parties)
         there.kill(there.nodes[parties.node(client)])
         time.sleep(75)  # Flower takes the same key again only then
         there.start_node(parties.node(client), parties.state_dir(client))
@@ -115,7 +118,7 @@ def main() -> None:
         with deployment() as there:
             try:
                 equal, seconds = lived(name, there)
-            except AssertionError as error:
+            except (AssertionError, FedForgetError, OSError, subprocess.SubprocessError) as error:
                 sys.stderr.write(f"{name}: {error}\n{there.log('superlink')[-2000:]}\n")
                 equal, seconds = False, 0.0
         wrong += [] if equal else [name]
