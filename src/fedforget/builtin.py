@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,8 +21,9 @@ from fedforget.store.run_directory import OpenRun
 if TYPE_CHECKING:
     from fedforget.run import Run
     from fedforget.session.engine import Engine, Model
+    from fedforget.session.node_work import Built
 
-__all__ = ["DataChoice", "engine_of", "open_run", "require_built_in", "sizes_of", "start_run"]
+__all__ = ["DataChoice", "built_of", "engine_of", "open_run", "require_built_in", "sizes_of", "start_run"]
 
 _INLINE = Workforce()
 
@@ -130,7 +130,7 @@ def engine_of(
     federation = _federation_of(run, data_dir)
     owners: Mapping[Any, Any] = federation.owners() if all_data else _present(run)
     model = Model.of(build_model(file.model, bytes(32)))
-    return Engine.of_run(file, run.path, model, federation.data(owners), workforce)
+    return Engine.of_run(file, run.path, model, federation.data(owners), workforce, data_dir)
 
 
 def _federation_of(run: OpenRun, data_dir: Path | None) -> Federation:
@@ -138,6 +138,17 @@ def _federation_of(run: OpenRun, data_dir: Path | None) -> Federation:
         return recorded(run.file.dataset, data_dir, run.path)
     except (KeyError, ValueError) as error:
         raise RunDamaged(f"{run.path / NAME} is damaged: its dataset lacks or misspells {error}") from error
+
+
+def built_of(problem: Mapping[str, Any]) -> Built:
+    """Return what a Flower node computes with: the model and the data that a message names."""
+    from fedforget.session.engine import Model  # noqa: PLC0415 (torch)
+    from fedforget.session.node_work import Built  # noqa: PLC0415
+    from fedforget.training.models import build_model  # noqa: PLC0415
+
+    place = problem["data_dir"]
+    federation = recorded(problem["dataset"], None if place is None else Path(place), Path("the run"))
+    return Built(Model.of(build_model(problem["model"], bytes(32))), federation.data(federation.owners()))
 
 
 def _present(run: OpenRun) -> dict[Any, Callable[[], Any]]:
@@ -151,4 +162,4 @@ def open_run(path: Path, workforce: Workforce = _INLINE) -> Run:
 
     with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
         engine = engine_of(run, workforce, all_data=run.file.dataset.get("name") != DIGITS)
-    return Run(path, model=engine.model.module, data=engine.data, **asdict(workforce))
+    return Run(path, model=engine.model.module, data=engine.data, workforce=workforce)

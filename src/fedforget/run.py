@@ -54,7 +54,8 @@ class Run:
     Opens the run at ``path``, or creates it if ``plan`` is given and there is none. ``data`` maps each client to a
     mapping of stable id → (x, y) or to a torch ``Dataset``. ``test`` is the server's test set, a pair (x, y).
     ``without`` names data to leave out. ``federation="pool"`` trains in ``workers`` processes (None: one per core)
-    with the same results; a worker has ``patience`` seconds for a local round.
+    with the same results, and ``"flower-simulation"`` on the nodes of a Flower simulation (built-in models and data
+    only); a worker has ``patience`` seconds for a local round. ``workforce`` takes the place of these three.
     """
 
     def __init__(
@@ -72,8 +73,9 @@ class Run:
         federation: str = INLINE,
         workers: int | None = None,
         patience: float = PATIENCE,
+        workforce: Workforce | None = None,
     ) -> None:
-        workforce = Workforce(federation, workers, patience)
+        workforce = workforce or Workforce(federation, workers, patience)
         seeds = SeedSource.of_person(seed)
         self.path = path_of(path, "a run")
         require_names(names)

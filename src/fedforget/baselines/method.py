@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import Plan
@@ -31,17 +31,24 @@ class Problem:
     data: FederatedData
     seed: int | str
     workforce: Workforce = _INLINE
+    for_nodes: Mapping[str, Any] | None = None  # tells the nodes of a simulation how to build the model and the data
 
     @classmethod
     def of(
-        cls, plan: Plan, module: object, data: FederatedData, seed: int | str, workforce: Workforce = _INLINE
+        cls,
+        plan: Plan,
+        module: object,
+        data: FederatedData,
+        seed: int | str,
+        workforce: Workforce = _INLINE,
+        for_nodes: Mapping[str, Any] | None = None,
     ) -> Problem:
         """A problem that starts from the weights that the module has now."""
         model = Model.of(module)
-        return cls(plan, model, weights_of(model.module), data, seed, workforce)
+        return cls(plan, model, weights_of(model.module), data, seed, workforce, for_nodes)
 
     def engine(self, plan: Plan | None = None) -> Engine:
-        return Engine(plan or self.plan, self.model, self.data, self.workforce)
+        return Engine(plan or self.plan, self.model, self.data, self.workforce, self.for_nodes)
 
     @property
     def model_bytes(self) -> int:

@@ -14,7 +14,7 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
 from fedforget.cli.planning import rho_warnings
-from fedforget.cli.sessions import session_on
+from fedforget.cli.sessions import session_on, traffic_of
 from fedforget.errors import InvalidInput, quoted
 from fedforget.planner.storage import kept_bytes
 from fedforget.requests.request_file import read_requests
@@ -49,8 +49,9 @@ def train(
             instead=lambda: f"resume it with {hints.train(path)}",
         ) as session:  # fmt: skip
             status = session.train(goal)
+            traffic = traffic_of(session, how)
     warnings = rho_warnings(status.rho_s, status.rho_c)
-    output.emit({**asdict(status), "warnings": warnings}, lambda: standing(asdict(status)))
+    output.emit({**asdict(status), **traffic, "warnings": warnings}, lambda: standing(asdict(status)))
     for warning in warnings:
         output.warn(warning)
 

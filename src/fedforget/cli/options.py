@@ -39,9 +39,12 @@ class WorkforceOptions:
     """Where clients are trained. The default is the pool on Linux, else this process."""
 
     federation: Annotated[
-        str | None, typer.Option(help="How clients are trained: pool (processes) or inline.", show_default="pool")
+        str | None,
+        typer.Option(
+            help="How clients are trained: pool (processes), inline or flower-simulation.", show_default="pool"
+        ),
     ] = None
-    workers: Annotated[int | None, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
+    workers: Annotated[int | None, typer.Option(help="Processes that train.", show_default="one per core")] = None
     worker_timeout: Annotated[
         float | None, typer.Option(help="Seconds allowed to a worker for one client's round.", show_default="600")
     ] = None

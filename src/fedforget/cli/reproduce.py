@@ -68,10 +68,11 @@ def reproduce(
 
             write_results(out, markdown, parts)
     else:
-        chosen = Choice(scale, runs, tuple(dataset or ()), how.data_dir, how.workforce(), _beats(scale, output))
         names = _NAMES if what == "all" else (what,)
         cells = partial(output.progress, unit="cell")
-        parts = experiments.reproduce(names, chosen, out, curves, say=output.announce, progress=cells)
+        with how.workforce().shared() as workforce:
+            chosen = Choice(scale, runs, tuple(dataset or ()), how.data_dir, workforce, _beats(scale, output))
+            parts = experiments.reproduce(names, chosen, out, curves, say=output.announce, progress=cells)
     output.emit(_facts(parts, out), lambda: _text(parts, out))
 
 

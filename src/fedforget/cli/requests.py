@@ -19,7 +19,7 @@ from fedforget.cli.guarantee import LAW_LOST, claim, costs_the_law, has_law
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import RoundsOptions
 from fedforget.cli.output import Output, pairs, table
-from fedforget.cli.sessions import session_on
+from fedforget.cli.sessions import session_on, traffic_of
 from fedforget.errors import InvalidInput, InvalidRequests, shown
 from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
@@ -76,17 +76,18 @@ def forget(
         tuple(requests), basis or Basis.UNKNOWN, deadline=deadline, key=idempotency_key, new_seed=new_seed
     )
     with deferral.open_for_submission(run, submission, defer=defer) as (opened, deferred):
-        before = has_law(opened)
+        before, traffic = has_law(opened), dict[str, int]()
         if deferred is not None:
             receipts = deferred(opened, submission)
         else:
             instead = partial(_instead, opened, submission)
             with session_on(opened, "forgetting", how, output, instead=instead) as session:
                 receipts = session.forget(submission)
+                traffic = traffic_of(session, how)
         law_lost = basis is None and before and costs_the_law(opened, receipts)
         digest = opened.server.model_digest() if len(opened.server.roster) else None
         how_to_go_on = f"carry them out with {hints.run_pending(run, file=opened.file)}"
-    _show(receipts, digest, how_to_go_on, output)
+    _show(receipts, digest, how_to_go_on, output, traffic)
     if law_lost:
         output.warn(LAW_LOST)
 
@@ -109,7 +110,9 @@ def _options_for(submission: Submission) -> str:
     return " ".join(f"--{name} {shlex.quote(str(value))}" for name, value in given.items() if value is not None)
 
 
-def _show(receipts: Sequence[Receipt], digest: str | None, how_to_go_on: str, output: Output) -> None:
+def _show(
+    receipts: Sequence[Receipt], digest: str | None, how_to_go_on: str, output: Output, traffic: dict[str, int]
+) -> None:
     waiting = [receipt for receipt in receipts if receipt.is_open]
 
     def text() -> str:
@@ -125,7 +128,8 @@ def _show(receipts: Sequence[Receipt], digest: str | None, how_to_go_on: str, ou
         rows_text = f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n" if receipts else ""
         return f"{rows_text}model digest  {digest or 'withdrawn: no client is left'}"
 
-    output.emit({"receipts": [receipt.as_dict() for receipt in receipts], "model_digest": digest}, text)
+    shown_receipts = [receipt.as_dict() for receipt in receipts]
+    output.emit({"receipts": shown_receipts, "model_digest": digest, **traffic}, text)
 
 
 _HEADER = ("request", "level", "client", "sample", "first changed step", "recomputed steps", "state", "guarantee")
@@ -191,6 +195,7 @@ def run_pending(
         instead = hints.run_pending(run, file=opened.file)
         with session_on(opened, "forgetting", how, output, instead=lambda: f"carry them out with {instead}") as session:
             receipts = session.run_pending(everything=everything)
+            traffic = traffic_of(session, how)
         status = status_of(opened)
     facts: dict[str, Any] = {
         "receipts": [receipt.as_dict() for receipt in receipts],
@@ -279,9 +284,10 @@ def add(
         with session_on(opened, "learning", how, output, all_data=True) as session:
             seeds, chosen = SeedSource.of_person(seed), basis or Basis.UNKNOWN
             status = session.add(targets, returning=returning, seeds=seeds, basis=chosen)
+            traffic = traffic_of(session, how)
         law_lost = basis is None and before and not has_law(opened)
     facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
-    output.emit(facts, lambda: pairs(facts))
+    output.emit({**facts, **traffic}, lambda: pairs(facts))
     if law_lost:
         output.warn(LAW_LOST)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from functools import partial
 
 from fedforget import builtin
@@ -14,6 +15,11 @@ from fedforget.session.options import RoundOptions
 from fedforget.session.session import Session
 from fedforget.session.status import status_of
 from fedforget.store.run_directory import OpenRun
+
+
+def traffic_of(session: Session, how: RoundsOptions) -> dict[str, int]:
+    """Return the bytes up and down as the output shows them; nothing where no message leaves this machine's memory."""
+    return asdict(session.traffic) if how.workforce().uses_nodes else {}
 
 
 @contextlib.contextmanager
@@ -35,6 +41,8 @@ def session_on(
     """
     require_built_in(run, instead)
     workforce = how.workforce()
+    if workforce.uses_nodes:
+        output.announce("clients are trained by a Flower simulation, which takes half a minute to start")
     make_engine = partial(builtin.engine_of, run, workforce, all_data=all_data, data_dir=how.data_dir)
     if how.recompute_all and (done := status_of(run)).rounds_done:
         output.announce(f"recomputing all {done.rounds_done} rounds ({done.steps_done} steps)")

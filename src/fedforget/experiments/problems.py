@@ -27,6 +27,7 @@ from fedforget.experiments.cells import Choice
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.rows import SMALL, SMOKE
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
+from fedforget.session.engine import problem_of
 from fedforget.training.models import build_model, parameters_of_settings
 
 WRITERS = "femnist-writers"
@@ -118,8 +119,12 @@ def _build(
     source = SeedSource(root)
     federation = federation_of(training.dataset, source.partition(), choice)
     data = federation.data(federation.owners())
-    module = build_model(settings(model_settings(federation.models, None), data), source.initial_model())
-    return Problem.of(training.plan, module, data, root, choice.workforce)
+    chosen_model = settings(model_settings(federation.models, None), data)
+    for_nodes = (
+        problem_of(chosen_model, federation.settings(), choice.data_dir) if choice.workforce.uses_nodes else None
+    )
+    module = build_model(chosen_model, source.initial_model())
+    return Problem.of(training.plan, module, data, root, choice.workforce, for_nodes)
 
 
 def _root(dataset: str, seed: int) -> str:

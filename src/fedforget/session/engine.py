@@ -15,15 +15,20 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
 from fedforget.data.federated import FederatedData
-from fedforget.errors import LearnerDiffers
+from fedforget.errors import InvalidInput, LearnerDiffers
 from fedforget.federation.background import BackgroundJob
+from fedforget.federation.flower_simulation import Simulation
+from fedforget.federation.flower_trainer import FlowerTrainer
 from fedforget.federation.local import InlineTrainer, LocalFederation, RoundTrainer
+from fedforget.federation.local_rounds import ContentsOf
 from fedforget.federation.pool import WorkerPool
-from fedforget.session.workforce import INLINE, Workforce
+from fedforget.federation.traffic import Traffic
+from fedforget.session.workforce import FLOWER_SIMULATION, INLINE, Workforce
 from fedforget.store.books.tree import PARTS
 from fedforget.store.plan_file import PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic
+from fedforget.training.environment import arithmetic_digest
 from fedforget.training.evaluation import TestSet
 from fedforget.training.identity import Structure, differences, require_loss, require_module, structure_of
 from fedforget.training.local_sgd import Loss, TorchLearner
@@ -79,13 +84,24 @@ class Engine:
     model: Model
     data: FederatedData
     workforce: Workforce
+    problem: Mapping[str, Any] | None = None  # tells a Flower node how to build the model and find the data
+    traffic: Traffic = field(default_factory=Traffic)
     _tests: TestSet | None = field(default=None, init=False)
 
     @classmethod
-    def of_run(cls, file: PlanFile, run: Path, model: Model, data: FederatedData, workforce: Workforce) -> Engine:
-        """Refuse a module that is not the run's."""
+    def of_run(
+        cls,
+        file: PlanFile,
+        run: Path,
+        model: Model,
+        data: FederatedData,
+        workforce: Workforce,
+        data_dir: Path | None = None,
+    ) -> Engine:
+        """Refuse a module that is not the run's. ``data_dir``: where nodes look for built-in data."""
         model.require_of(file, run)
-        return cls(file.plan, model, data, workforce)
+        problem = problem_of(file.model, file.dataset, data_dir) if file.is_built_in else None
+        return cls(file.plan, model, data, workforce, problem)
 
     def learner(self) -> TorchLearner:
         return TorchLearner(self.model.module, self.data, self.plan.local, self.model.loss, self.model.pristine)
@@ -99,10 +115,14 @@ class Engine:
         with fixed_arithmetic(float_type(self.model.module)), own_streams():
             yield
 
-    def trainer(self, learner: TorchLearner, sizes: Callable[[], dict[Id, int]]) -> RoundTrainer:
-        """What computes local rounds: worker processes, or this process."""
+    def trainer(
+        self, learner: TorchLearner, sizes: Callable[[], dict[Id, int]], contents_of: ContentsOf | None = None
+    ) -> RoundTrainer:
+        """What computes local rounds: this process, worker processes, or nodes, which compare content digests."""
         if self.workforce.federation == INLINE:
             return InlineTrainer(learner)
+        if self.workforce.uses_nodes:
+            return self._on_nodes(contents_of)
         return WorkerPool(
             self.plan.clients_per_round,
             learner,
@@ -110,6 +130,23 @@ class Engine:
             patience=self.workforce.patience,
             before_fork=lambda first: learner.share(sizes(), first),
             in_worker=_one_thread,
+        )
+
+    def _on_nodes(self, contents_of: ContentsOf | None) -> FlowerTrainer:
+        shared, patience = self.workforce.nodes, self.workforce.patience
+        if self.problem is None and self.workforce.federation == FLOWER_SIMULATION:
+            raise InvalidInput(
+                "the nodes of a simulation cannot build a model and data of your own",
+                hint="make a Flower app of them, as docs/flower.md shows; or use --federation pool",
+            )
+        return FlowerTrainer(
+            Simulation(self.workforce.workers, patience) if shared is None else shared,
+            self.plan.local,
+            self.problem or {},
+            contents_of=contents_of,
+            arithmetic=arithmetic_digest(),
+            traffic=self.traffic,
+            keep_nodes=shared is not None,
         )
 
     @contextlib.contextmanager
@@ -126,7 +163,7 @@ class Engine:
         if every is None or (tests := self._test_set()) is None:
             yield None
             return
-        if self.workforce.federation == INLINE:
+        if not self.workforce.can_fork:
             yield lambda round_, model: self._note(run, round_, tests.counts(model))
             return
         with contextlib.closing(BackgroundJob(tests.counts, _one_thread, self.workforce.patience)) as job:
@@ -168,6 +205,12 @@ class Engine:
         for number in range(PARTS):
             for clients, contents in run.clients.books.groups(number):
                 self.data.require_all_unchanged(clients, contents)
+
+
+def problem_of(model: Settings, dataset: Settings, data_dir: Path | None) -> dict[str, Any]:
+    """Return what a node needs to build a model and find data that come with FedForget."""
+    place = None if data_dir is None else str(data_dir.absolute())
+    return {"model": dict(model), "dataset": dict(dataset), "data_dir": place}
 
 
 def _one_thread() -> None:

@@ -83,8 +83,9 @@ class _Parts:
     def built(self) -> _Built:
         if self.existing is None:
             engine = self.engine()
-            learner = engine.learner()
-            self.existing = _Built(learner, engine.trainer(learner, self.run.clients.sizes), engine.aggregator())
+            learner, clients = engine.learner(), self.run.clients
+            trainer = engine.trainer(learner, clients.sizes, clients.contents)
+            self.existing = _Built(learner, trainer, engine.aggregator())
         return self.existing
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import InvalidInput
+from fedforget.federation.traffic import Traffic
 from fedforget.requests.lifecycle import Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets, attach_targets
@@ -117,6 +118,11 @@ class Session:
         self.processor.finish()
         log.info("added %d clients and %d samples to %s", added["clients"], added["samples"], self.run.path)
         return self._measured_status()
+
+    @property
+    def traffic(self) -> Traffic:
+        """The bytes of the messages to the nodes of a Flower simulation, so far."""
+        return self.engine().traffic if self.engine.is_built else Traffic()
 
     def _measured_status(self) -> Status:
         self.engine().measure(self.run, self.options.eval_every)

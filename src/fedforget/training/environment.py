@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -46,6 +48,12 @@ def numeric_environment() -> dict[str, str]:
 def arithmetic(versions: Mapping[str, str]) -> tuple[str | None, ...]:
     """Return the part of an environment that can change the bits of a result."""
     return tuple(versions.get(key) for key in _BITS)
+
+
+def arithmetic_digest() -> str:
+    """Return a digest of what can change the bits of a result in this process."""
+    found = json.dumps(arithmetic(numeric_environment()))
+    return hashlib.blake2b(found.encode(), digest_size=16).hexdigest()
 
 
 class _Trained(Protocol):
