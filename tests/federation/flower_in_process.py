@@ -15,12 +15,16 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.memory import ClientsInMemory
-from fedforget.algorithm.plan import Plan
+from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.ports import LocalLearner, Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
-from fedforget.federation.flower_client import client_app_of
+from fedforget.federation import local_rounds
+from fedforget.federation.flower_client import Compute, client_app_of
 from fedforget.federation.flower_grid import GridWire
-from fedforget.federation.parcels import require_like
+from fedforget.federation.flower_nodes import GridNodes
+from fedforget.federation.flower_trainer import FlowerTrainer
+from fedforget.federation.learner_failures import as_training_failed
+from fedforget.federation.parcels import Parcel, require_like
 from fedforget.federation.party import ClientParty, EpochInMemory
 from fedforget.federation.remote import RemoteFederation
 
@@ -124,7 +128,7 @@ class InProcessGrid(Grid):
         """Hand a message to its node, as an old one may come late."""
         self.delivered.append(message)
         node = message.metadata.dst_node_id
-        context = Context(1, node, {}, RecordDict(), {})
+        context = Context(1, node, {"partition-id": list(self.apps).index(node)}, RecordDict(), {})
         try:
             return self.apps[node](message, context)
         except Exception as error:  # noqa: BLE001 (Flower turns it into this error)
@@ -150,6 +154,29 @@ def app_of(party: ClientParty) -> ClientApp:
         yield party
 
     return client_app_of(opened)
+
+
+class InNodes:
+    """Nodes that compute local rounds for any client, as in a simulation, and a trainer that reaches them."""
+
+    def __init__(self, compute: Compute, *, nodes: int = 3, **others: Any) -> None:
+        self.grid = InProcessGrid({100 + place: client_app_of(compute=compute) for place in range(nodes)})
+        self.clock = Clock()
+        self.nodes = GridNodes(
+            self.grid, patience=60, introduction=5, poll=1, tries=4, clock=self.clock.now, wait=self.clock.wait
+        )
+        self.trainer = FlowerTrainer(self.nodes, LocalOptimizer(), {}, **others)
+
+
+def computing(learner: LocalLearner) -> Compute:
+    """A node's work with any learner."""
+
+    def compute(parcel: Parcel) -> Parcel:
+        work = local_rounds.work_in(parcel).work
+        with as_training_failed(work):
+            return local_rounds.answer(learner.train(work))
+
+    return compute
 
 
 class InFlower:

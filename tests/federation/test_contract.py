@@ -31,7 +31,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import FedForgetError, TrainingFailed, UnknownTarget
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.pool import WorkerPool
-from tests.federation.flower_in_process import InFlower
+from tests.federation.flower_in_process import InFlower, InNodes, computing
 from tests.helpers import HistoryIsTheModel, World, clients_view, reference_batch, reference_block, reference_key
 
 Make = Callable[[Plan, ClientMemory, LocalLearner], Federation]
@@ -47,10 +47,15 @@ def flower(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federatio
     return InFlower(plan, memory, learner, check=lambda *_: None).federation  # a history grows, unlike a model
 
 
+def simulation(plan: Plan, memory: ClientMemory, learner: LocalLearner) -> Federation:
+    return LocalFederation(plan, memory, learner, trainer=InNodes(computing(learner)).trainer)
+
+
 ADAPTERS: dict[str, Make] = {
     "inline": LocalFederation,
     "pool": pool,
     "flower": flower,
+    "flower-simulation": simulation,
 }
 
 WORLD: World = {0: (0, 1, 2, 3), "ward-7": ("a", "b", 5), 7: (0,), "03": ("x", "y", "z", 1, 2)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 from fedforget.algorithm.forget import Request
@@ -31,7 +31,7 @@ class Problem:
     data: FederatedData
     seed: int | str
     workforce: Workforce = _INLINE
-    for_nodes: Mapping[str, Any] | None = None  # tells the nodes of a simulation how to build the model and the data
+    for_nodes: Mapping[str, Any] = field(default_factory=dict)  # what Flower's nodes build the model and data from
 
     @classmethod
     def of(
@@ -45,7 +45,7 @@ class Problem:
     ) -> Problem:
         """A problem that starts from the weights that the module has now."""
         model = Model.of(module)
-        return cls(plan, model, weights_of(model.module), data, seed, workforce, for_nodes)
+        return cls(plan, model, weights_of(model.module), data, seed, workforce, for_nodes or {})
 
     def engine(self, plan: Plan | None = None) -> Engine:
         return Engine(plan or self.plan, self.model, self.data, self.workforce, self.for_nodes)

@@ -216,7 +216,7 @@ def run_pending(
         )
         return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
 
-    output.emit(facts, text)
+    output.emit({**facts, **traffic}, text)
 
 
 @app.command()

@@ -2,7 +2,7 @@
 
 A node holds nothing, so places of a round are dealt out over the nodes in the order of their partitions, whatever the
 clients' ids: fewer nodes than clients are enough. Nodes are asked once which partition they are; after a failure only
-unknown ones are asked.
+unknown ones are asked, and those that were unavailable.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class GridNodes:
     """``Nodes`` over Flower's Grid.
 
     ``patience``: seconds without an answer from any node. ``poll``: seconds between two looks for replies.
-    ``introduction``: seconds that the first node has to say that it is there. ``tries``: how often a question may get
-    lost.
+    ``introduction``: seconds that nodes have to say that they are there; later ones have a tenth of it. ``tries``: how
+    often a question may get lost.
     """
 
     def __init__(
@@ -62,17 +62,16 @@ class GridNodes:
         self._poll, self._introduction, self._tries = poll, introduction, tries
         self._clock, self._wait = clock, wait
         self._nodes: dict[int, int] = {}  # by partition
-        self._gone: set[int] = set()
 
     def close(self) -> None:
         """Do nothing: the Grid belongs to the ServerApp."""
 
     def introduce(self) -> None:
         """Ask unknown nodes which partition they are. Raise TrainingFailed if no node answers."""
-        known = {*self._nodes.values(), *self._gone}
+        known = set(self._nodes.values())
         unknown = [node for node in self._grid.get_node_ids() if node not in known][: MOST_NODES - len(self._nodes)]
         sent = dict(zip(self._push([(local_rounds.introduction(), node) for node in unknown]), unknown, strict=True))
-        until = self._clock() + self._introduction
+        until = self._clock() + (self._introduction / 10 if known else self._introduction)
         while sent and self._clock() < until:
             for reply in self._grid.pull_messages(list(sent)):
                 node = sent.pop(reply.metadata.reply_to_message_id, None)
@@ -147,7 +146,6 @@ class GridNodes:
         each.lost, each.message = each.lost + 1, ""
         each.again_at = self._clock() + self._poll * 2**each.lost
         if code == 5:  # noqa: PLR2004 (the node is unavailable)
-            self._gone.add(each.node)
             self._nodes = {partition: node for partition, node in self._nodes.items() if node != each.node}
 
     def _silent(self, parcel: Parcel) -> TrainingFailed:

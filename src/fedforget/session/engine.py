@@ -61,6 +61,19 @@ class Model:
         buffers = self.pristine.digest()
         return {**settings, "unstored_buffers": buffers} if buffers else settings
 
+    def description(self) -> dict[str, Any]:
+        """Return what a Flower node compares with the model that it builds."""
+        return {"tensors": dict(self.structure), "unstored_buffers": self.pristine.digest()}
+
+    def require_described(self, problem: Mapping[str, Any]) -> None:
+        """Refuse a node's module if the server's has other tensors or buffers."""
+        found = differences(problem.get("tensors", {}), self.structure)
+        if found or problem.get("unstored_buffers") != self.pristine.digest():
+            raise LearnerDiffers(
+                f"the ClientApp builds another model than the ServerApp: {'; '.join(found) or 'other buffers'}",
+                hint="give the same function to server_app and client_app, and build buffers from constants",
+            )
+
     def require_of(self, file: PlanFile, run: Path) -> None:
         """Refuse a module whose tensors are not the run's, before anything else happens."""
         found = differences(file.tensors, structure_of(self.module))  # which may have changed since it was given
@@ -84,7 +97,7 @@ class Engine:
     model: Model
     data: FederatedData
     workforce: Workforce
-    problem: Mapping[str, Any] | None = None  # tells a Flower node how to build the model and find the data
+    problem: Mapping[str, Any] = field(default_factory=dict)  # what a Flower node builds the model and data from
     traffic: Traffic = field(default_factory=Traffic)
     _tests: TestSet | None = field(default=None, init=False)
 
@@ -100,7 +113,7 @@ class Engine:
     ) -> Engine:
         """Refuse a module that is not the run's. ``data_dir``: where nodes look for built-in data."""
         model.require_of(file, run)
-        problem = problem_of(file.model, file.dataset, data_dir) if file.is_built_in else None
+        problem = problem_of(file.model, file.dataset, data_dir) if file.is_built_in else model.description()
         return cls(file.plan, model, data, workforce, problem)
 
     def learner(self) -> TorchLearner:
@@ -134,7 +147,7 @@ class Engine:
 
     def _on_nodes(self, contents_of: ContentsOf | None) -> FlowerTrainer:
         shared, patience = self.workforce.nodes, self.workforce.patience
-        if self.problem is None and self.workforce.federation == FLOWER_SIMULATION:
+        if "dataset" not in self.problem and self.workforce.federation == FLOWER_SIMULATION:
             raise InvalidInput(
                 "the nodes of a simulation cannot build a model and data of your own",
                 hint="make a Flower app of them, as docs/flower.md shows; or use --federation pool",
@@ -142,7 +155,7 @@ class Engine:
         return FlowerTrainer(
             Simulation(self.workforce.workers, patience) if shared is None else shared,
             self.plan.local,
-            self.problem or {},
+            self.problem,
             contents_of=contents_of,
             arithmetic=arithmetic_digest(),
             traffic=self.traffic,
