@@ -27,6 +27,7 @@ from fedforget.federation.flower_client import client_app_of
 from fedforget.federation.flower_nodes import GridNodes
 from fedforget.federation.flower_processes import end_simulation_of_this_process
 from fedforget.federation.flower_relay import serve
+from fedforget.requests.request_file import read_requests
 from fedforget.run import Run
 from fedforget.session.engine import Model
 from fedforget.session.node_work import Built, NodeWorker, OwnSamples
@@ -60,8 +61,8 @@ def server_app(
     """Return a ServerApp that trains a run, carries out its pending requests, and goes on where it stopped.
 
     ``clients``: their ids (None: 0 up to the number of nodes). ``test()``: the server's test set, a pair (x, y). The
-    run config may name the directory (``run``, an absolute path), the last round (``rounds``), the ``seed``, and
-    ``eval-every``; its values take the place of the arguments.
+    run config may name the directory (``run``, an absolute path), the last round (``rounds``), the ``seed``,
+    ``eval-every``, and a request file of data to leave out (``without``); its values take the place of the arguments.
     """
     app = ServerApp()
     chosen = None if clients is None else list(clients)
@@ -81,6 +82,7 @@ def server_app(
             data=FederatedData({client: data(client) for client in ids}, None if test is None else test()),
             loss=loss,
             seed=root,
+            without=read_requests(Path(str(config["without"])).expanduser()) if config.get("without") else (),
             workforce=Workforce(FLOWER_APP, nodes=GridNodes(grid)),
         )
         return _work_on(opened, config)

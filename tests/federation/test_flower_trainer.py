@@ -13,20 +13,18 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Error, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedforget import LocalOptimizer, Request, Run
 from fedforget.algorithm.forget import forget
 from fedforget.algorithm.learn import Server, learn
-from fedforget.algorithm.memory import ClientsInMemory
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import LocalRound, Trained, TrainTask
+from fedforget.algorithm.ports import LocalRound, Trained
 from fedforget.errors import (
     DataChanged,
     EnvironmentDiffers,
-    FedForgetError,
     InvalidInput,
     LearnerDiffers,
     NonFiniteLoss,
@@ -179,7 +177,7 @@ def test_nodes_that_stay_silent_are_an_error_after_the_patience() -> None:
 
 
 def test_a_simulation_without_nodes_is_an_error() -> None:
-    server, nodes = on_nodes(WORLD, PLAN, 4, nodes=0)
+    server, _ = on_nodes(WORLD, PLAN, 4, nodes=0)
     with pytest.raises(TrainingFailed, match="no node of the Flower simulation answers"):
         learn(server, 1)
 
@@ -315,7 +313,7 @@ def test_an_app_that_computes_nothing_says_so() -> None:
         nodes.trainer.train([work(0)], iter(()))
 
 
-# ------------------------------------------------------------------------------------------------------------ with torch
+# ----------------------------------------------------------------------------------------------------------- with torch
 
 
 def worker(data: Any = None, model: Callable[[], Any] = test_pool.fresh) -> NodeWorker:
@@ -399,7 +397,7 @@ def test_own_data_cannot_be_trained_by_a_simulation_that_the_caller_starts(tmp_p
     assert "docs/flower.md" in caught.value.hint
 
 
-# ------------------------------------------------------------------------------------------------------------- the relay
+# ------------------------------------------------------------------------------------------------------------ the relay
 
 
 @pytest.fixture

@@ -1,0 +1,1 @@
+"""Digits of scikit-learn, learned by several clients."""
