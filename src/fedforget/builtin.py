@@ -162,4 +162,4 @@ def open_run(path: Path, workforce: Workforce = _INLINE) -> Run:
 
     with run_directory.reading(path, only_idle=False) as run:  # raises if the plan is not the run's
         engine = engine_of(run, workforce, all_data=run.file.dataset.get("name") != DIGITS)
-    return Run(path, model=engine.model.module, data=engine.data, workforce=workforce)
+    return Run(path, model=engine.model.module, data=engine.data, federation=workforce)

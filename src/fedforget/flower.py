@@ -83,7 +83,7 @@ def server_app(
             loss=loss,
             seed=root,
             without=read_requests(Path(str(config["without"])).expanduser()) if config.get("without") else (),
-            workforce=Workforce(FLOWER_APP, nodes=GridNodes(grid)),
+            federation=Workforce(FLOWER_APP, nodes=GridNodes(grid)),
         )
         return _work_on(opened, config)
 

@@ -55,7 +55,7 @@ class Run:
     mapping of stable id → (x, y) or to a torch ``Dataset``. ``test`` is the server's test set, a pair (x, y).
     ``without`` names data to leave out. ``federation="pool"`` trains in ``workers`` processes (None: one per core)
     with the same results, and ``"flower-simulation"`` on the nodes of a Flower simulation (built-in models and data
-    only); a worker has ``patience`` seconds for a local round. ``workforce`` takes the place of these three.
+    only); a worker has ``patience`` seconds for a local round.
     """
 
     def __init__(
@@ -70,12 +70,11 @@ class Run:
         seed: int | str | None = None,
         without: Iterable[Request] = (),
         names: tuple[Mapping[str, str | int | float], Mapping[str, str | int | float]] = (OWN, OWN),
-        federation: str = INLINE,
+        federation: str | Workforce = INLINE,
         workers: int | None = None,
         patience: float = PATIENCE,
-        workforce: Workforce | None = None,
     ) -> None:
-        workforce = workforce or Workforce(federation, workers, patience)
+        workforce = federation if isinstance(federation, Workforce) else Workforce(federation, workers, patience)
         seeds = SeedSource.of_person(seed)
         self.path = path_of(path, "a run")
         require_names(names)

@@ -30,11 +30,10 @@ from fedforget.errors import (
     NonFiniteLoss,
     TrainingFailed,
 )
-from fedforget.federation import flower_relay, local_rounds
+from fedforget.federation import flower_records, flower_relay, local_rounds
 from fedforget.federation.flower_client import client_app_of
-from fedforget.federation.flower_nodes import MOST_NODES
 from fedforget.federation.flower_simulation import Simulation
-from fedforget.federation.flower_trainer import FlowerTrainer
+from fedforget.federation.flower_trainer import MOST_NODES, FlowerTrainer
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.traffic import Traffic, size_of
@@ -191,7 +190,7 @@ def test_an_app_that_raises_is_named() -> None:
         learn(server, 1)
 
 
-MODEL = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array(3, dtype=np.int64)}
+MODEL: dict[str, Any] = {"weight": np.arange(6, dtype=np.float32).reshape(2, 3), "count": np.array(3, dtype=np.int64)}
 
 
 def work(client: int, rows: Any = ((0, 2), (2, 4)), samples: int = 6, model: Any = MODEL) -> LocalRound:
@@ -249,11 +248,13 @@ def test_a_node_is_sent_the_drawn_samples_only_and_steps_are_the_same() -> None:
 
 
 def test_the_model_of_a_round_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedforget.federation import flower_nodes  # noqa: PLC0415 (only here)
-
     packed: list[Any] = []
-    pack = flower_nodes.pack_model
-    monkeypatch.setattr(flower_nodes, "pack_model", lambda model: packed.append(model) or pack(model))
+
+    def pack(model: Any) -> Any:
+        packed.append(model)
+        return flower_records.pack_model(model)
+
+    monkeypatch.setattr("fedforget.federation.flower_nodes.pack_model", pack)
     InNodes(computing(Stumbles())).trainer.train([work(client) for client in range(5)], iter(()))
     assert len(packed) == 1
 
@@ -279,9 +280,7 @@ def test_idle_work_is_done_while_nodes_compute() -> None:
 
     nodes = InNodes(computing(Stumbles()))
     late = iter([None] * 6)
-    nodes.grid.fault = lambda message: (
-        message if message.metadata.message_type == "query" else next(late, message)  # type: ignore[return-value]
-    )
+    nodes.grid.fault = lambda message: message if message.metadata.message_type == "query" else next(late, message)
     nodes.trainer.train([work(0)], idle())
     assert done == [0, 1, 2, 3]
 
@@ -330,7 +329,7 @@ def trained_on_nodes(path: Path, compute: NodeWorker | None = None, **others: An
     nodes.grid.newest_first = nodes.grid.deliver_twice = True
     run = Run(
         path, test_pool.PLAN, model=test_pool.fresh(), data=test_pool.DATA, test=test_pool.TEST, seed=5,
-        workforce=Workforce(FLOWER_APP, nodes=nodes.nodes),
+        federation=Workforce(FLOWER_APP, nodes=nodes.nodes),
     )  # fmt: skip
     run.train(eval_every=2)
     return run, nodes
