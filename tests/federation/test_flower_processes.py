@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from fedforget.federation import flower_simulation
 from fedforget.federation.flower_processes import Home, end_all, marked
 from fedforget.federation.flower_simulation import Simulation
 from fedforget.session.workforce import FLOWER_SIMULATION, Workforce
+from fedforget.store import run_directory
 from tests.cli.commandline import good, good_json
 
 MARK = "FLWR_HOME=/nowhere/of-the-test"
@@ -166,8 +168,6 @@ def _environment(process: Path) -> list[bytes]:
 @pytest.mark.slow
 def test_a_real_simulation_trains_and_forgets_to_the_state_of_one_process(tmp_path: Path) -> None:
     """A life with a forgotten sample and a forgotten client; its processes are gone after every command."""
-    import json  # noqa: PLC0415 (only here)
-
     before = simulations()
     flower, inline = tmp_path / "flower", tmp_path / "inline"
     found = json.loads(in_flower("train", "--out", flower, *PLAN, "--rounds", "5", "--eval-every", "2"))
@@ -175,16 +175,13 @@ def test_a_real_simulation_trains_and_forgets_to_the_state_of_one_process(tmp_pa
     models = 5 * 3 * 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert 0.5 * models < found["bytes_up"] < 1.1 * models
     assert 0.5 * models < found["bytes_down"] < 1.3 * models
-    assert good_json("state", flower) == {**good_json("state", inline), "run": str(flower)}
-    used = next(
-        (client, sample)
-        for client in range(6)
-        for sample in good_json("clients", inline, "--client", str(client))["samples"]
-    )
-    for target in (("--client", str(used[0]), "--sample", str(used[1])), ("--client", "5")):
-        receipt = json.loads(in_flower("forget", flower, *target, "--basis", "exogenous"))
-        good("forget", inline, *target, "--basis", "exogenous", "--federation", "inline")
+    assert good_json("state", flower) == good_json("state", inline)
+    with run_directory.reading(inline) as run:
+        client, sample = next((c, s) for c in run.server.roster for s in run.clients.first_steps(c))
+    for target in (("--client", client, "--sample", sample), ("--client", next(c for c in range(6) if c != client))):
+        receipt = json.loads(in_flower("forget", flower, *map(str, target), "--basis", "exogenous"))
+        good("forget", inline, *map(str, target), "--basis", "exogenous", "--federation", "inline")
         assert receipt["receipts"][0]["state"] == "purged"
-        assert good_json("state", flower) == {**good_json("state", inline), "run": str(flower)}
+        assert good_json("state", flower) == good_json("state", inline)
     assert good_json("verify", flower, "--federation", "inline")["ok"]
     assert simulations() <= before

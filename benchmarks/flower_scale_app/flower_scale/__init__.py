@@ -1,0 +1,1 @@
+"""FedForget in Flower beside Flower's bare exchange, for many clients."""

@@ -1,0 +1,92 @@
+"""The server: rounds of FedForget and of the bare exchange take turns; how long they took goes into a file."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from fedforget import Run
+from fedforget.federation.flower_nodes import GridNodes
+from fedforget.session.workforce import FLOWER_APP, Workforce
+from flower_scale.task import SLOTS, build, has_femnist, plan, samples_of
+
+POLL = 0.02
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    config = context.run_config
+    directory, rounds, turns = Path(str(config["directory"])), int(config["rounds"]), int(config["turns"])
+    found: dict[str, Any] = {"femnist": has_femnist(), "bare": [], "ours": []}
+    data = {client: samples_of(client) for client in range(int(config["clients"]))}
+    start = time.perf_counter()
+    run = Run(
+        directory / "run", plan(rounds * turns), model=build(), data=data, seed=7,
+        federation=Workforce(FLOWER_APP, nodes=GridNodes(grid, poll=POLL)),
+    )  # fmt: skip
+    found["making"] = time.perf_counter() - start
+    for turn in range(1, turns + 1):
+        found["bare"].append(timed(lambda mark: exchange(grid, rounds, mark)))
+        found["ours"].append(timed(lambda mark, turn=turn: run.train(rounds * turn, lambda _: mark())))
+    found["memory"] = {name: memory(name) for name in ("flwr-simulation", "ray::ClientAppActor")}
+    (directory / "report.json").write_text(json.dumps(found))
+
+
+def timed(work: Callable[[Callable[[], None]], object]) -> list[float]:
+    """The time at the end of each round."""
+    marks: list[float] = []
+    work(lambda: marks.append(time.perf_counter()))
+    return marks
+
+
+def exchange(grid: Grid, rounds: int, mark: Callable[[], None]) -> None:
+    """What federated averaging sends: one model to K nodes and K models back, which are averaged."""
+    nodes = sorted(grid.get_node_ids())[:SLOTS]
+    arrays = ArrayRecord(build().state_dict())
+    for round_ in range(rounds):
+        messages = [
+            Message(
+                RecordDict({"arrays": arrays, "config": ConfigRecord({"client": round_ * SLOTS + place})}),
+                node,
+                "train.bare",
+            )
+            for place, node in enumerate(nodes)
+        ]
+        waiting, replies = set(grid.push_messages(messages)), list[Message]()
+        while waiting:
+            came = list(grid.pull_messages(waiting))
+            replies += came
+            waiting -= {reply.metadata.reply_to_message_id for reply in came}
+            if waiting and not came:
+                time.sleep(POLL)
+        found = [reply.content["arrays"].to_numpy_ndarrays() for reply in replies]
+        arrays = ArrayRecord([np.mean(each, axis=0) for each in zip(*found, strict=True)])
+        arrays = ArrayRecord(dict(zip(build().state_dict(), map(_tensor, arrays.to_numpy_ndarrays()), strict=True)))
+        mark()
+
+
+def _tensor(array: np.ndarray) -> Any:
+    import torch  # noqa: PLC0415 (only here)
+
+    return torch.from_numpy(np.array(array))
+
+
+def memory(name: str) -> list[float]:
+    """Peak memory in bytes of the processes with this in their command line."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and name in (entry / "cmdline").read_bytes().decode(errors="replace"):
+                lines = (entry / "status").read_text().splitlines()
+                found += [1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
+        except OSError:
+            continue
+    return found
