@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,7 +112,7 @@ def test_the_superlink_ends_with_a_command_that_is_killed(tmp_path: Path) -> Non
         command.communicate()
         if path:
             end_all(f"FLWR_HOME={path}")
-            Path(path, "relay").unlink(missing_ok=True)
+            shutil.rmtree(path, ignore_errors=True)
 
 
 def test_flower_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
