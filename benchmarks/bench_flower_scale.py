@@ -5,7 +5,7 @@ dataset is found, else noise of their size. In one simulation of 10 nodes and tw
 turns with rounds that only do what federated averaging does: send the model to K nodes, take the same local steps,
 send K models back, average them in memory. FedForget beside that draws clients and mini-batches, checks contents,
 notes first uses, averages in float64 in the order of clients, hashes the model and writes it to disk. Seconds a round
-are medians of rounds without each turn's first. The pool trains the same plan in two processes. `--long` takes more
+are of rounds without each turn's first. The pool trains the same plan in two processes. `--long` takes more
 turns.
 """
 
@@ -19,7 +19,7 @@ import subprocess
 import sys
 import threading
 import time
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -107,15 +107,20 @@ def rounds_of(marks: list[float]) -> list[float]:
 
 
 def figures_of(found: dict[str, Any], pool: dict[str, Any]) -> list[Figure]:
-    bare, ours = ([each for marks in found[name] for each in rounds_of(marks)] for name in ("bare", "ours"))
-    beside = [
-        statistics.median(rounds_of(own)) / statistics.median(rounds_of(other))
-        for own, other in zip(found["ours"], found["bare"], strict=True)
+    clock, processors = (
+        {name: [rounds_of([mark[which] for mark in marks]) for marks in found[name]] for name in ("bare", "ours")}
+        for which in (0, 1)
+    )
+    ratios = [
+        [statistics.mean(own) / statistics.mean(other) for own, other in zip(taken["ours"], taken["bare"], strict=True)]
+        for taken in (clock, processors)
     ]
-    what = "FEMNIST" if found["femnist"] else "noise"
+    ours, bare = (list(chain.from_iterable(clock[name])) for name in ("ours", "bare"))
+    what = f"{'FEMNIST' if found['femnist'] else 'noise'}, K = {NODES}"
     server, actors = found["memory"]["flwr-simulation"], found["memory"]["ray::ClientAppActor"]
     return [
-        median_figure("FedForget's round, of the bare exchange's", beside, "×", at_most=LIMIT, note=f"{what}, K = 10"),
+        median_figure("FedForget's round beside the bare exchange's", ratios[0], "×", at_most=LIMIT, note=what),
+        median_figure("the same in processor time of all processes", ratios[1], "×"),
         median_figure("a round of FedForget in Flower", ours, "s"),
         median_figure("a round of the bare exchange in Flower", bare, "s"),
         median_figure("a round in the pool", rounds_of(pool["marks"]), "s", note=f"{WORKERS} processes"),

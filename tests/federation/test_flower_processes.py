@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 from fedforget.errors import InvalidInput, TrainingFailed
-from fedforget.federation import flower_simulation
+from fedforget.federation import flower_simulation, local_rounds
 from fedforget.federation.flower_processes import Home, end_all, marked
 from fedforget.federation.flower_simulation import Simulation
 from fedforget.session.workforce import FLOWER_SIMULATION, Workforce
@@ -115,6 +116,14 @@ def test_the_superlink_ends_with_a_command_that_is_killed(tmp_path: Path) -> Non
             shutil.rmtree(path, ignore_errors=True)
 
 
+def test_a_directory_that_is_too_deep_for_sockets_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with pytest.raises(InvalidInput, match="too long a path for Ray's sockets") as caught:
+        Home()
+    assert "TMPDIR=/tmp" in caught.value.hint
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_flower_that_is_not_installed_is_refused_with_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(InvalidInput, match="Flower's simulation is not installed") as caught:
@@ -166,10 +175,19 @@ def _environment(process: Path) -> list[bytes]:
     return []
 
 
+@pytest.fixture
+def own() -> Iterator[Path]:
+    """A directory for temporary files with a short path: Ray puts sockets into it."""
+    with tempfile.TemporaryDirectory(prefix="ff-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
 @pytest.mark.slow
-def test_a_real_simulation_trains_and_forgets_to_the_state_of_one_process(tmp_path: Path) -> None:
+def test_a_real_simulation_trains_and_forgets_to_the_state_of_one_process(
+    tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A life with a forgotten sample and a forgotten client; its processes are gone after every command."""
-    before = simulations()
+    monkeypatch.setenv("TMPDIR", str(own))
     flower, inline = tmp_path / "flower", tmp_path / "inline"
     found = json.loads(in_flower("train", "--out", flower, *PLAN, "--rounds", "5", "--eval-every", "2"))
     good("train", "--out", inline, *PLAN, "--rounds", "5", "--federation", "inline", "--eval-every", "2")
@@ -185,4 +203,22 @@ def test_a_real_simulation_trains_and_forgets_to_the_state_of_one_process(tmp_pa
         assert receipt["receipts"][0]["state"] == "purged"
         assert good_json("state", flower) == good_json("state", inline)
     assert good_json("verify", flower, "--federation", "inline")["ok"]
-    assert simulations() <= before
+    assert [home for home in simulations() if home.startswith(str(own))] == []
+    assert list(own.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_run_that_flower_cannot_begin_is_an_error_with_flowers_own_words(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not what `flwr run` returns: it succeeds also where the run fails."""
+    monkeypatch.setattr("tempfile.tempdir", str(own))
+    no_app = flower_simulation.APP.replace("fedforget.flower:relay", "fedforget.federation.flower_processes:MARK")
+    monkeypatch.setattr(flower_simulation, "APP", no_app)
+    with (
+        contextlib.closing(Simulation(1, 5)) as simulation,
+        pytest.raises(TrainingFailed, match="Flower's run ended before it began") as caught,
+    ):
+        next(simulation.exchange([local_rounds.introduction()], iter(())))
+    assert "finished:failed" in caught.value.hint
+    assert list(own.iterdir()) == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +20,7 @@ from fedforget.session.workforce import FLOWER_APP, Workforce
 from flower_scale.task import SLOTS, build, has_femnist, plan, samples_of
 
 POLL = 0.02
+SERVER, ACTOR = "flwr-simulation", "ray::ClientAppActor"
 app = ServerApp()
 
 
@@ -33,17 +36,18 @@ def main(grid: Grid, context: Context) -> None:
         federation=Workforce(FLOWER_APP, nodes=GridNodes(grid, poll=POLL)),
     )  # fmt: skip
     found["making"] = time.perf_counter() - start
+    exchange(grid, 1, lambda: None)  # processes start, and the model is built
     for turn in range(1, turns + 1):
         found["bare"].append(timed(lambda mark: exchange(grid, rounds, mark)))
         found["ours"].append(timed(lambda mark, turn=turn: run.train(rounds * turn, lambda _: mark())))
-    found["memory"] = {name: memory(name) for name in ("flwr-simulation", "ray::ClientAppActor")}
+    found["memory"] = {name: [peak_of(each) for each in named(name)] for name in (SERVER, ACTOR)}
     (directory / "report.json").write_text(json.dumps(found))
 
 
-def timed(work: Callable[[Callable[[], None]], object]) -> list[float]:
-    """The time at the end of each round."""
-    marks: list[float] = []
-    work(lambda: marks.append(time.perf_counter()))
+def timed(work: Callable[[Callable[[], None]], object]) -> list[tuple[float, float]]:
+    """The time at the end of each round: by the clock, and of processors."""
+    marks: list[tuple[float, float]] = []
+    work(lambda: marks.append((time.perf_counter(), processors())))
     return marks
 
 
@@ -79,14 +83,34 @@ def _tensor(array: np.ndarray) -> Any:
     return torch.from_numpy(np.array(array))
 
 
-def memory(name: str) -> list[float]:
-    """Peak memory in bytes of the processes with this in their command line."""
+def named(*names: str) -> list[Path]:
+    """The processes with one of these in their command line."""
     found = []
     for entry in Path("/proc").iterdir():
-        try:
-            if entry.name.isdecimal() and name in (entry / "cmdline").read_bytes().decode(errors="replace"):
-                lines = (entry / "status").read_text().splitlines()
-                found += [1024.0 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")]
-        except OSError:
-            continue
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and f"FLWR_HOME={os.environ['FLWR_HOME']}\0" in _text(entry / "environ"):
+                command = _text(entry / "cmdline")
+                found += [entry for name in names if name in command]
     return found
+
+
+def processors() -> float:
+    """Seconds of processors that the server, the nodes and Ray's store of objects have taken."""
+    ticks = 0
+    for entry in named(SERVER, ACTOR, "raylet"):
+        with contextlib.suppress(OSError):
+            ticks += sum(map(int, _text(entry / "stat").rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def peak_of(process: Path) -> float:
+    """Peak memory in bytes."""
+    with contextlib.suppress(OSError):
+        for line in _text(process / "status").splitlines():
+            if line.startswith("VmHWM:"):
+                return 1024.0 * int(line.split()[1])
+    return 0.0
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode(errors="replace")

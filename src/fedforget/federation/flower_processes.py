@@ -7,6 +7,7 @@ command is killed, Linux ends the SuperLink with it, and the relay ends the othe
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -20,7 +21,7 @@ from collections.abc import Callable
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from fedforget.errors import TrainingFailed
+from fedforget.errors import InvalidInput, TrainingFailed, shown
 from fedforget.federation.flower_trainer import MOST_NODES
 
 MARK = "FLWR_HOME"  # the variable whose value is the directory of one simulation
@@ -34,7 +35,9 @@ _QUIET = {
 }
 _NAME = "fedforget"  # of the connection in Flower's configuration
 _GRACE = 5.0  # seconds that processes have to end
+_LOOK_EVERY = 15.0  # seconds, while a run starts
 _SHORT = 0.2
+_LONGEST_PATH = 20  # characters of the directory for temporary files; sockets have 107 in all
 _FRAMES = re.compile("[\u2500-\u257f]+")  # drawn around messages
 _LAUNCH = (  # Linux ends a process whose parent has ended; the mark of it survives exec
     "import ctypes, os, sys\n"
@@ -44,11 +47,20 @@ _LAUNCH = (  # Linux ends a process whose parent has ended; the mark of it survi
 )
 
 
+class NotStarted(Exception):
+    """Flower did not start, but may start if it is tried again: what happened, and what Flower says of it."""
+
+    def __init__(self, what: str, said: str) -> None:
+        super().__init__(what)
+        self.said = said
+
+
 class Home:
     """A directory for everything that one simulation writes, and the processes that have it in their environment."""
 
     def __init__(self) -> None:
-        self.path = Path(tempfile.mkdtemp(prefix="ff-flwr-"))  # short: Ray puts sockets into it
+        _require_short(tempfile.gettempdir())
+        self.path = Path(tempfile.mkdtemp(prefix="ff-flwr-"))
         self._port = _free_port()
         self._superlink: subprocess.Popen[bytes] | None = None
         self._listener = socket.socket(socket.AF_UNIX)
@@ -99,49 +111,70 @@ class Home:
             "--federation-config", f"num-supernodes={MOST_NODES} client-resources-num-cpus=1{cores}",
         ]  # fmt: skip
         try:
-            done = subprocess.run(
-                command,
-                env=self._environment,
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                text=True,
-                timeout=patience,
-                check=False,
-            )
+            done = self._called(command, patience)
         except subprocess.TimeoutExpired as error:
-            raise TrainingFailed("Flower did not accept a run in time", hint=self.hint()) from error
+            raise NotStarted("Flower did not accept a run in time", self.hint()) from error
         if done.returncode:
             said = " ".join(_FRAMES.sub(" ", done.stdout + done.stderr).split())
             raise TrainingFailed(f"Flower refused the run: {said[-400:]}", hint="see docs/flower.md")
 
     def accept(self, patience: float) -> Connection:
-        """Return the connection of the relay, when it has started."""
+        """Return the connection of the relay, when it has started. Raise TrainingFailed if its run has failed."""
         found: list[Connection] = []
+        look_at = time.monotonic() + _LOOK_EVERY
 
         def come() -> bool:
+            nonlocal look_at
             self._listener.settimeout(_SHORT)
             with contextlib.suppress(TimeoutError):
                 found.append(Connection(self._listener.accept()[0].detach()))
+            if not found and time.monotonic() > look_at:
+                if outcome := self.outcome():
+                    raise TrainingFailed("Flower's run ended before it began", hint=outcome)
+                look_at = time.monotonic() + _LOOK_EVERY
             return bool(found)
 
         self._wait_for(come, patience, "Flower did not start the ServerApp")
         return found[0]
 
+    def outcome(self) -> str:
+        """Return how the run has ended, from Flower itself; an empty string while it is under way."""
+        command = [_program("flwr"), "list", _NAME, "--format", "json"]
+        with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError, LookupError, TypeError):
+            (run, *_) = json.loads(self._called(command, _LOOK_EVERY).stdout)["runs"]
+            if str(run["status"]).startswith("finished"):
+                return f"Flower says: {run['status']}, {run['status-details']}"
+        return ""
+
     def hint(self) -> str:
-        """Return the last errors in Flower's log."""
+        """Return what Flower says of the run, or else the last error in its log."""
+        if outcome := self.outcome():
+            return outcome
         with contextlib.suppress(OSError):
             lines = (self.path / "superlink.log").read_text(errors="replace").splitlines()
             errors = [line.strip() for line in lines if "Error" in line or "ERROR" in line]
             if errors:
                 return f"Flower's log says: {errors[-1][-300:]}"
-        return "Flower's log says nothing"
+        return "Flower's log has no error"
+
+    def _called(self, command: list[str], patience: float) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            env=self._environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=patience,
+            check=False,
+        )
 
     def close(self) -> None:
         """End every process of this simulation, and remove its directory."""
         self._listener.close()
         end_all(f"{MARK}={self.path}")
         if self._superlink is not None:
-            self._superlink.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._superlink.pid, signal.SIGKILL)
             self._superlink.wait()
         shutil.rmtree(self.path, ignore_errors=True)
 
@@ -154,9 +187,9 @@ class Home:
         until = time.monotonic() + patience
         while not ready():
             if self._superlink is not None and self._superlink.poll() is not None:
-                raise TrainingFailed("Flower's SuperLink has ended", hint=self.hint())
+                raise NotStarted("Flower's SuperLink has ended", self.hint())
             if time.monotonic() > until:
-                raise TrainingFailed(f"{what} within {patience:g} s", hint=self.hint())
+                raise NotStarted(f"{what} within {patience:g} s", self.hint())
             time.sleep(_SHORT / 4)
 
 
@@ -186,11 +219,19 @@ def end_all(mark: str) -> None:
 def marked(mark: str) -> list[int]:
     """Return the other processes that have this in the environment they were started with; zombies have none."""
     found = []
-    for entry in Path("/proc").iterdir():
+    for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if entry.name.isdecimal() and mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
+            if mark.encode() in (entry / "environ").read_bytes().split(b"\0"):
                 found.append(int(entry.name))
     return [process for process in found if process != os.getpid()]
+
+
+def _require_short(directory: str) -> None:
+    """Refuse a directory below which the paths of Ray's sockets would be too long for the system."""
+    if len(directory) > _LONGEST_PATH:
+        raise InvalidInput(
+            f"{shown(directory)} is too long a path for Ray's sockets", hint="name a shorter directory: TMPDIR=/tmp"
+        )
 
 
 def _program(name: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from fedforget.errors import InvalidInput, TrainingFailed
-from fedforget.federation.flower_processes import Home
+from fedforget.federation.flower_processes import Home, NotStarted
 from fedforget.federation.flower_trainer import Answers
 from fedforget.federation.parcels import Parcel
 
@@ -103,11 +103,16 @@ class Simulation:
         for attempt in range(1, _ATTEMPTS + 1):
             try:
                 self._start_once()
-            except TrainingFailed as error:
+            except OSError as error:
+                self.close()
+                raise TrainingFailed(
+                    f"Flower could not be started: {error.strerror}", hint="use --federation pool"
+                ) from error
+            except NotStarted as error:
                 self.close()
                 if attempt == _ATTEMPTS:
-                    raise
-                log.warning("Flower did not start (%s); trying once more", error.message)
+                    raise TrainingFailed(str(error), hint=f"{error.said}; give the same command again") from error
+                log.warning("%s (%s): trying once more", error, error.said)
             except BaseException:
                 self.close()
                 raise
@@ -121,7 +126,7 @@ class Simulation:
         home.submit(APP, self._processes, _START)
         self._socket = home.accept(_START)
         if not self._socket.poll(_START):
-            raise TrainingFailed(f"Flower's nodes did not answer within {_START:g} s", hint=home.hint())
+            raise NotStarted(f"Flower's nodes did not answer within {_START:g} s", home.hint())
         try:
             self._socket.recv()  # ready
         except (EOFError, OSError) as error:
