@@ -2,11 +2,12 @@
 
 The paper's FEMNIST plan (E = 20, b = 10) with K = 10 and the CNN of 26 MB; FEMNIST's clients by reference where the
 dataset is found, else noise of their size. In one simulation of 10 nodes and two processes, rounds of FedForget take
-turns with rounds that only do what federated averaging does: send the model to K nodes, take the same local steps,
-send K models back, average them in memory. FedForget beside that draws clients and mini-batches, checks contents,
-notes first uses, averages in float64 in the order of clients, hashes the model and writes it to disk. Seconds a round
-are of rounds without each turn's first. The pool trains the same plan in two processes. `--long` takes more
-turns.
+turns with rounds that only do what federated averaging does: send the model to K nodes, take as many local steps, send
+K models back, average them in memory. The bare exchange takes them with FedForget's learner, the plain app with a loop
+of PyTorch. FedForget beside that draws clients and mini-batches, checks contents, notes first uses, averages in
+float64 in the order of clients, hashes the model and writes it to disk. Seconds a round are of rounds without each
+turn's first. Memory is of FedForget alone, before the others. The pool trains the same plan in two processes. `--long`
+takes more turns.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ APP = Path(__file__).resolve().parent / "flower_scale_app"
 sys.path.insert(0, str(APP))
 CLIENTS, ROUNDS, NODES, WORKERS = 3_556, 4, 10, 2
 ACTORS = f"init-args-num-cpus={WORKERS}"
+KINDS = ("bare", "plain")
 LIMIT = 1.10
 PATIENCE = 900.0
 
@@ -106,23 +108,30 @@ def rounds_of(marks: list[float]) -> list[float]:
     return [after - before for before, after in pairwise(marks)]
 
 
+def beside(taken: dict[str, list[list[float]]], kind: str) -> list[float]:
+    """The ratio of each turn."""
+    pairs = zip(taken["ours"], taken[kind], strict=True)
+    return [statistics.mean(own) / statistics.mean(other) for own, other in pairs]
+
+
 def figures_of(found: dict[str, Any], pool: dict[str, Any]) -> list[Figure]:
     clock, processors = (
-        {name: [rounds_of([mark[which] for mark in marks]) for marks in found[name]] for name in ("bare", "ours")}
+        {name: [rounds_of([mark[which] for mark in marks]) for marks in found[name]] for name in ("ours", *KINDS)}
         for which in (0, 1)
     )
-    ratios = [
-        [statistics.mean(own) / statistics.mean(other) for own, other in zip(taken["ours"], taken["bare"], strict=True)]
-        for taken in (clock, processors)
-    ]
-    ours, bare = (list(chain.from_iterable(clock[name])) for name in ("ours", "bare"))
+    ours, bare, plain = (list(chain.from_iterable(clock[name])) for name in ("ours", *KINDS))
     what = f"{'FEMNIST' if found['femnist'] else 'noise'}, K = {NODES}"
     server, actors = found["memory"]["flwr-simulation"], found["memory"]["ray::ClientAppActor"]
     return [
-        median_figure("FedForget's round beside the bare exchange's", ratios[0], "×", at_most=LIMIT, note=what),
-        median_figure("the same in processor time of all processes", ratios[1], "×"),
+        median_figure(
+            "FedForget's round beside the bare exchange's", beside(clock, "bare"), "×", at_most=LIMIT, note=what
+        ),
+        median_figure("the same in processor time", beside(processors, "bare"), "×"),
+        median_figure("FedForget's round beside a plain app's", beside(clock, "plain"), "×", note="with PyTorch's SGD"),
+        median_figure("the same in processor time, beside a plain app", beside(processors, "plain"), "×"),
         median_figure("a round of FedForget in Flower", ours, "s"),
         median_figure("a round of the bare exchange in Flower", bare, "s"),
+        median_figure("a round of a plain app in Flower", plain, "s"),
         median_figure("a round in the pool", rounds_of(pool["marks"]), "s", note=f"{WORKERS} processes"),
         Figure("make the run in Flower", found["making"], "s", note=f"{CLIENTS:,} clients"),
         Figure("peak memory of the server's process in Flower", max(server) / MB, "MB", note="with Flower's own"),

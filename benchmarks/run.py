@@ -37,6 +37,7 @@ BENCHMARKS = (
     "witness",
     "pool",
     "flower",
+    "flower_scale",
     "pfl",
     "requests",
     "scale",

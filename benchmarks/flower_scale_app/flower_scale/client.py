@@ -1,14 +1,22 @@
-"""A client: FedForget's, and beside it a bare one that takes the same steps."""
+"""A client: FedForget's, and beside it two that only take as many steps."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from functools import cache
 
+import numpy as np
 import torch
-from flwr.app import ArrayRecord, Context, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from torch import nn
 
+from fedforget import Plan
+from fedforget.algorithm.ports import LocalRound
+from fedforget.data.federated import FederatedData
 from fedforget.flower import client_app
+from fedforget.training.arithmetic import fixed_arithmetic
+from fedforget.training.local_sgd import TorchLearner
+from fedforget.training.streams import own_streams
 from flower_scale.task import build, plan, samples_of
 
 app = client_app(model=build, data=samples_of)
@@ -20,10 +28,30 @@ def _model() -> nn.Module:
     return build()
 
 
+@cache
+def _settings() -> Plan:
+    return plan(1)
+
+
 @app.train("bare")
 def bare(message: Message, _: Context) -> Message:
-    """Load, take E steps on the first samples of a client, and send the model back."""
-    model, settings = _model(), plan(1)
+    """The steps of FedForget's learner on the first samples of a client, and nothing else."""
+    settings, client = _settings(), int(message.content["config"]["client"])
+    weights = {name: array.numpy() for name, array in message.content["arrays"].items()}
+    steps, size = settings.local_steps, settings.batch_size
+    rows = np.tile(np.arange(size), (steps, 1))
+    work = LocalRound(1, client, weights, tuple(range(size)), rows, (bytes(16),) * steps)
+    model, data = _model(), FederatedData({client: samples_of(client)})
+    with fixed_arithmetic(), own_streams():
+        trained = TorchLearner(model, data, settings.local).train(work)
+    arrays = ArrayRecord(OrderedDict((name, Array(array)) for name, array in trained.model.items()))
+    return Message(RecordDict({"arrays": arrays}), reply_to=message)
+
+
+@app.train("plain")
+def plain(message: Message, _: Context) -> Message:
+    """The same in a plain loop, as an app of Flower has it."""
+    model, settings = _model(), _settings()
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     samples = samples_of(int(message.content["config"]["client"]))
     optimizer = torch.optim.SGD(model.parameters(), lr=settings.local.lr)

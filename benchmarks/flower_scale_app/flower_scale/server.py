@@ -20,6 +20,7 @@ from fedforget.session.workforce import FLOWER_APP, Workforce
 from flower_scale.task import SLOTS, build, has_femnist, plan, samples_of
 
 POLL = 0.02
+KINDS = ("bare", "plain")  # the same learner, and a plain loop of PyTorch
 SERVER, ACTOR = "flwr-simulation", "ray::ClientAppActor"
 app = ServerApp()
 
@@ -28,19 +29,22 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     config = context.run_config
     directory, rounds, turns = Path(str(config["directory"])), int(config["rounds"]), int(config["turns"])
-    found: dict[str, Any] = {"femnist": has_femnist(), "bare": [], "ours": []}
+    found: dict[str, Any] = {"femnist": has_femnist(), "ours": [], **{kind: [] for kind in KINDS}}
     data = {client: samples_of(client) for client in range(int(config["clients"]))}
     start = time.perf_counter()
     run = Run(
-        directory / "run", plan(rounds * turns), model=build(), data=data, seed=7,
+        directory / "run", plan(rounds * (turns + 1)), model=build(), data=data, seed=7,
         federation=Workforce(FLOWER_APP, nodes=GridNodes(grid, poll=POLL)),
     )  # fmt: skip
     found["making"] = time.perf_counter() - start
-    exchange(grid, 1, lambda: None)  # processes start, and the model is built
-    for turn in range(1, turns + 1):
-        found["bare"].append(timed(lambda mark: exchange(grid, rounds, mark)))
-        found["ours"].append(timed(lambda mark, turn=turn: run.train(rounds * turn, lambda _: mark())))
+    run.train(rounds)
     found["memory"] = {name: [peak_of(each) for each in named(name)] for name in (SERVER, ACTOR)}
+    for kind in KINDS:
+        exchange(grid, kind, 1, lambda: None)  # models are built
+    for turn in range(2, turns + 2):
+        for kind in KINDS:
+            found[kind].append(timed(lambda mark, kind=kind: exchange(grid, kind, rounds, mark)))
+        found["ours"].append(timed(lambda mark, turn=turn: run.train(rounds * turn, lambda _: mark())))
     (directory / "report.json").write_text(json.dumps(found))
 
 
@@ -51,7 +55,7 @@ def timed(work: Callable[[Callable[[], None]], object]) -> list[tuple[float, flo
     return marks
 
 
-def exchange(grid: Grid, rounds: int, mark: Callable[[], None]) -> None:
+def exchange(grid: Grid, kind: str, rounds: int, mark: Callable[[], None]) -> None:
     """What federated averaging sends: one model to K nodes and K models back, which are averaged."""
     nodes = sorted(grid.get_node_ids())[:SLOTS]
     arrays = ArrayRecord(build().state_dict())
@@ -60,7 +64,7 @@ def exchange(grid: Grid, rounds: int, mark: Callable[[], None]) -> None:
             Message(
                 RecordDict({"arrays": arrays, "config": ConfigRecord({"client": round_ * SLOTS + place})}),
                 node,
-                "train.bare",
+                f"train.{kind}",
             )
             for place, node in enumerate(nodes)
         ]
