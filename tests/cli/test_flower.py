@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +19,7 @@ STARTED: list[InNodes] = []
 
 
 @pytest.fixture(autouse=True)
-def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def nodes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nodes in this process in the place of a simulation's."""
 
     def start(processes: int | None, patience: float) -> object:
@@ -30,7 +29,6 @@ def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr("fedforget.session.engine.Simulation", start)
     monkeypatch.setattr("fedforget.session.workforce.Simulation", start)
     STARTED.clear()
-    return iter(())
 
 
 @pytest.fixture
