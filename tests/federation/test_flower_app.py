@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import inspect
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,7 @@ from fedforget.flower import client_app, server_app
 from fedforget.training.streams import own_streams, start_stream
 from tests.federation import test_pool
 from tests.federation.flower_in_process import InProcessGrid
+from tests.test_api import PAGE, written
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 PLAN = Plan(3, 3, 2, 4)
@@ -102,6 +104,11 @@ def test_nodes_build_the_model_once(tmp_path: Path) -> None:
     BUILT.clear()
     run_app(*apps(), run=str(tmp_path))
     assert len(BUILT) == 2
+
+
+@pytest.mark.parametrize("app", [server_app, client_app])
+def test_the_signature_is_the_listed_one(app: Any) -> None:
+    assert f"`{app.__name__}{written(inspect.signature(app))}`" in PAGE
 
 
 @pytest.mark.parametrize(

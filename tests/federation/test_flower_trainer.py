@@ -424,6 +424,9 @@ def test_rounds_are_handed_on_through_a_socket(relayed: tuple[Simulation, InNode
     for _ in range(2):
         found = trainer.train([work(client) for client in (0, 2, 3, 4)], iter(()))
         assert [each.model["weight"].tobytes() for each in found] == [MODEL["weight"].tobytes()] * 4
+    models = [each.content["fedforget-model"] for each in relayed[1].grid.delivered if len(each.content) > 1]
+    assert len(models) == 8
+    assert len(set(map(id, models))) == 2  # also behind the socket, each round's model is packed once
 
 
 def test_an_error_of_a_node_comes_through_the_socket_and_the_next_round_is_not_confused(

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from fedforget.algorithm.plan import LocalOptimizer
 from fedforget.algorithm.ports import LocalRound, Trained
-from fedforget.errors import EnvironmentDiffers, FedForgetError
+from fedforget.errors import EnvironmentDiffers, FedForgetError, shown
 from fedforget.federation import local_rounds
 from fedforget.federation.local_rounds import ContentsOf
 from fedforget.federation.parcels import Parcel, error_in
@@ -93,7 +93,8 @@ class FlowerTrainer:
             raise error
         if answer.body.get("arithmetic") != self._arithmetic:
             raise EnvironmentDiffers(
-                f"the node that trained a client in round {work.round} computes in another environment than this one",
+                f"the node that trained client {shown(work.client)} in round {work.round} computes in another "
+                "environment than this one",
                 hint="start Flower with the same Python environment and the same variables as this command",
             )
         return local_rounds.trained_in(answer, work.client)
