@@ -20,7 +20,7 @@ from fedforget.training.environment import arithmetic, numeric_environment
 from tests.helpers import function_files
 from tests.requests.world import DATA, model, opened
 
-STATE = "0a35c50578c848adb0bf07f00deb3670436c6ea776935abd5966621486644b4a"
+STATE = "798b0dd187095c3d3ff6585951889cd4e3c58bce3888ccf1f123389ac847b730"
 MODEL = "35051e9f527593f8cbb949e63022160ad371b836f8163d3f26dbf4751968cce0"
 
 

@@ -5,17 +5,18 @@ Rounds write it, and a rewind takes their notes back. A request that changes no 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.notes import DIGEST_BYTES, notes_digest, notes_digest_of_client
 from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import Database
 from fedforget.errors import RunDamaged
 
-_DIGEST_BYTES = 32
 _FOREVER = 2**63 - 1
 
 SCHEMA = f"""
@@ -33,7 +34,7 @@ CREATE TABLE witnesses (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE content (
     number INTEGER PRIMARY KEY {check(is_whole("number", 1, 1))},
-    digest BLOB NOT NULL {check(is_blob("digest", _DIGEST_BYTES))}
+    digest BLOB NOT NULL {check(is_blob("digest", DIGEST_BYTES))}
 ) STRICT;
 """
 
@@ -125,12 +126,20 @@ class Uses:
         return bytes(stored[0][0]) if stored else self.computed_digest()
 
     def computed_digest(self) -> bytes:
-        hasher = hashlib.blake2b(digest_size=_DIGEST_BYTES, person=b"fedforget/uses")
-        for table in ("first_uses", "witnesses"):
-            for row in self.database.rows(f"SELECT * FROM {table}"):  # noqa: S608 (in the order of the primary key)
-                hasher.update(repr(row).encode())
-            hasher.update(b";")
-        return hasher.digest()
+        return notes_digest(self.digests_of_clients())
+
+    def digests_of_clients(self) -> dict[Id, bytes]:
+        """Return the digest of the notes of each client that has some."""
+        uses = self.database.rows("SELECT client, sample, step FROM first_uses ORDER BY client")
+        witnesses, found = self.all_witnesses(), dict[Id, bytes]()
+        for client, rows in groupby(uses, key=itemgetter(0)):
+            steps = {sample: step for _, sample, step in rows}
+            found[client] = notes_digest_of_client(steps, witnesses.pop(client, {}))
+        return found | {client: notes_digest_of_client({}, noted) for client, noted in witnesses.items()}
+
+    def digest_of_client(self, client: Id) -> bytes:
+        """Return the digest of one client's notes."""
+        return notes_digest_of_client(self.first_steps(client), self.witnesses(client))
 
     def require_digest(self) -> None:
         """Raise RunDamaged if the stored digest is not that of the content."""
