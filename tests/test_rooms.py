@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},
     "data": {"numpy", "sklearn", "datasets", *ours("errors", "algorithm")},
-    "federation": {"numpy", "flwr", *ours("errors", "algorithm")},
+    "federation": {"numpy", "flwr", "cryptography", *ours("errors", "algorithm")},
     "session": {
         "numpy",
         "torch",

@@ -16,6 +16,7 @@
         DataDamaged             a file of a dataset is truncated or altered
       TrainingFailed          a client could not finish its round       (exit 9)
         NonFiniteLoss           its loss or weights became NaN or infinite
+        SignatureRefused        its answer is not signed with its key
       StorageFailed           the operating system refused a write      (exit 10)
       ModelWithdrawn          every client was erased: there is no model (exit 11)
       UnfinishedRequest       an interrupted request must be finished first (exit 12)
@@ -157,6 +158,10 @@ class TrainingFailed(FedForgetError):
 
 class NonFiniteLoss(TrainingFailed):
     code = "non-finite-loss"
+
+
+class SignatureRefused(TrainingFailed):
+    code = "signature-refused"
 
 
 class StorageFailed(FedForgetError):

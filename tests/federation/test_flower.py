@@ -416,5 +416,5 @@ def test_an_error_of_a_client_keeps_its_kind_and_its_hint(life: Life) -> None:
 
 def test_a_removal_that_a_client_refuses_is_an_error(life: Life) -> None:
     life.flower.parties[7]._run = "another"
-    with pytest.raises(ClientUnreachable, match="client 7"):
+    with pytest.raises(InvalidInput, match="client 7 takes part in another run"):
         life.flower.federation.remove([RemoveOrder(7, (0,))])

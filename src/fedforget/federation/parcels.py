@@ -5,6 +5,7 @@ A parcel has a body that JSON can hold and, where a model travels, its arrays. N
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -22,6 +23,8 @@ Arrays = Mapping[str, NDArray[Any]]
 PRESENCE, TRAIN, REPEAT = "presence", "train", "repeat"
 WOULD_CHANGE, WOULD_JOIN = "what-would-change", "what-would-join"
 REMOVE, JOIN, RESEED, REWIND = "remove", "join", "reseed", "rewind"
+PLAN, DONE = "plan", "done"
+_NONCE_BYTES = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +36,12 @@ class Parcel:
 
 
 def request(run: str, epoch: int, kind: str, client: Id | None, model: Arrays | None = None, **fields: Any) -> Parcel:
-    """Return the server's message to a client; to any client if ``client`` is None."""
-    return Parcel({"run": run, "epoch": epoch, "kind": kind, "client": client, **fields}, model)
+    """Return the server's message to a client; to any client if ``client`` is None.
+
+    Its nonce is fresh: a signed answer to another message is not an answer to this one.
+    """
+    nonce = secrets.token_hex(_NONCE_BYTES)
+    return Parcel({"run": run, "epoch": epoch, "kind": kind, "client": client, "nonce": nonce, **fields}, model)
 
 
 def failure(error: FedForgetError) -> Parcel:

@@ -1,16 +1,20 @@
 """One client on its own side of the wire: it answers the server from its own memory.
 
-The server may send a message twice, and an old message may arrive late. The server raises its *epoch* when it starts
-and before it takes anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message
-never brings back what a rewind took away. Within an epoch rounds only go forward, and notes are taken back before the
-first of them: the client remembers the last round that it has trained, so a late message never takes away what
-stands.
+The server may send a message twice, and an old message may arrive late. Every answer is a function of the message and
+the client's memory, so a message that comes again changes nothing. The server raises its *epoch* before it takes
+anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message never brings back
+what a rewind took away.
+
+With every answer goes what the client says about itself (``standing``), and where it has a key, a signature.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedforget.algorithm.draws import PrfPriorities, Priorities
 from fedforget.algorithm.ids import Id, canonical_id
@@ -25,8 +29,11 @@ from fedforget.algorithm.ports import (
 )
 from fedforget.errors import FedForgetError, InvalidInput, UnknownTarget, quoted, shown
 from fedforget.federation import parcels
+from fedforget.federation.ledger import ClientLedger, LedgerInMemory
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.parcels import Parcel
+from fedforget.federation.signing import sign
+from fedforget.federation.standing import withdrawal_in
 
 
 class Epoch(Protocol):
@@ -77,8 +84,13 @@ class ClientParty:
         learner: LocalLearner,
         epoch: ClientEpoch,
         priorities: Callable[[bytes], Priorities] = PrfPriorities,
+        *,
+        ledger: ClientLedger | None = None,
+        key: Ed25519PrivateKey | None = None,
     ) -> None:
-        self._run, self.client, self._memory, self._epoch = run, client, memory, epoch
+        self._run, self.client, self._memory, self._epoch, self._key = run, client, memory, epoch, key
+        self._plan = plan
+        self.ledger = LedgerInMemory(client, memory) if ledger is None else ledger
         self._federation = LocalFederation(plan, memory, learner, priorities)
         self._answers: Mapping[str, Callable[[Parcel], Parcel]] = {
             parcels.TRAIN: self._train,
@@ -92,13 +104,20 @@ class ClientParty:
             parcels.REMOVE: self._remove,
             parcels.REWIND: self._rewind,
             parcels.JOIN: self._join,
+            parcels.PLAN: self._keep_plan,
+            parcels.DONE: self._done,
         }
 
     def answer(self, asked: Parcel) -> Parcel:
         """Do what a message asks. An error becomes an answer that names it."""
+        found = self._answer(asked)
+        answered = Parcel({"client": self.client, **found.body}, found.model)
+        return answered if self._key is None else sign(self._key, asked, answered)
+
+    def _answer(self, asked: Parcel) -> Parcel:
         try:
-            act = self._act_for(asked.body)
-            return act(asked)
+            found = self._act_for(asked.body)(asked)
+            return Parcel({**found.body, "now": self.ledger.standing().fields()}, found.model)
         except FedForgetError as error:
             return parcels.failure(error)
         except (KeyError, TypeError, ValueError) as error:
@@ -133,10 +152,16 @@ class ClientParty:
         return self.client in self._memory.commitments()
 
     def _presence(self, asked: Parcel) -> Parcel:  # noqa: ARG002 (it has no fields)
+        about = {"run": self._run, "plan": self.ledger.plan_digest()}
         if not self._is_present():
-            return Parcel({"client": self.client, "gone": True})
-        commitment = self._memory.commitments()[self.client]
-        return Parcel({"client": self.client, "gone": False, "commitment": commitment.hex()})
+            return Parcel({"gone": True, **about})
+        return Parcel({"gone": False, "commitment": self._commitment().hex(), **about})
+
+    def _commitment(self) -> bytes:
+        return self._memory.commitments()[self.client]
+
+    def _keep_plan(self, asked: Parcel) -> Parcel:
+        return Parcel({"plan": self.ledger.keep_plan(self._run, str(asked.body["plan"]))})
 
     # Training
 
@@ -146,33 +171,54 @@ class ClientParty:
         return TrainTask(int(asked.body["round"]), self.client, asked.model)
 
     def _train(self, asked: Parcel) -> Parcel:
-        task, last = self._task(asked), self._epoch.last_round()
-        if task.round < last:
-            raise InvalidInput(f"client {shown(self.client)} refuses a round from before the last one that it trained")
-        if task.round > last:
-            self._federation.rewind(task.round - 1)  # notes that the server has not committed, of an earlier epoch
-            self._epoch.trains(task.round)
+        task = self._task(asked)
+        self._federation.rewind(task.round - 1)  # notes of an attempt at this round that the server has not committed
+        self.ledger.before_training(task.round, mixed=asked.body.get("mixed") is True)
         [reply] = self._federation.train([task])
         return Parcel({}, reply.model)
 
     def _repeat(self, asked: Parcel) -> Parcel:
-        leaving, bitwise = _ids(asked.body["leaving"]), bool(asked.body["bitwise"])
-        return Parcel({"agrees": self._federation.repeats(self._task(asked), leaving, bitwise=bitwise)})
+        task, bitwise = self._task(asked), bool(asked.body["bitwise"])
+        self.ledger.before_repeating(task.round, bitwise=bitwise)
+        agrees = self._federation.repeats(task, _united(self._samples(asked.body["leaving"])), bitwise=bitwise)
+        self.ledger.repeated(agrees=agrees)
+        return Parcel({"agrees": agrees})
 
     # Forgetting and joining
 
+    def _samples(self, given: Any) -> list[tuple[Id, ...]]:
+        return self.ledger.samples_of(_ids(given))
+
     def _would_change(self, asked: Parcel) -> Parcel:
-        [reply] = self._federation.what_would_change([ForgetQuery(self.client, _ids(asked.body["samples"]))])
-        return Parcel({"first_steps": list(reply.first_steps), "now_empty": reply.now_empty})
+        groups = self._samples(asked.body["samples"])
+        samples = _united(groups)
+        [reply] = self._federation.what_would_change([ForgetQuery(self.client, samples)])
+        steps = dict(zip(samples, reply.first_steps, strict=True))
+        first = [
+            self._first_step(each, [step for sample in group if (step := steps[sample]) is not None])
+            for each, group in zip(_ids(asked.body["samples"]), groups, strict=True)
+        ]
+        return Parcel({"first_steps": first, "now_empty": reply.now_empty})
+
+    def _first_step(self, given: Id, steps: Sequence[int]) -> int | None:
+        """Return the first of these steps; of a withdrawal only the first of its round, where the server rewinds to."""
+        if not steps or withdrawal_in(given) is None:
+            return min(steps, default=None)
+        return self._plan.step_of(self._plan.round_of(min(steps)), 0)
 
     def _would_join(self, asked: Parcel) -> Parcel:
-        query = JoinQuery(self.client, _ids(asked.body["samples"]), tuple(map(int, asked.body["rounds"])))
+        samples = self.ledger.joining(tuple((sample, b"") for sample in _ids(asked.body["samples"])))
+        query = JoinQuery(self.client, tuple(each for each, _ in samples), tuple(map(int, asked.body["rounds"])))
         [reply] = self._federation.what_would_join([query])
         return Parcel({"first_step": reply.first_step})
 
     def _remove(self, asked: Parcel) -> Parcel:
         samples = asked.body["samples"]
-        self._federation.remove([RemoveOrder(self.client, None if samples is None else _ids(samples))])
+        given = None if samples is None else _ids(samples)
+        self.ledger.removing(given)
+        order = RemoveOrder(self.client, None if given is None else _united(self.ledger.samples_of(given)))
+        self._federation.remove([order])
+        self.ledger.removed(given)
         return Parcel({})
 
     def _rewind(self, asked: Parcel) -> Parcel:
@@ -182,13 +228,26 @@ class ClientParty:
         return Parcel({})
 
     def _join(self, asked: Parcel) -> Parcel:
-        self._federation.join([parcels.newcomer_in(asked.body, self.client)])
+        new = parcels.newcomer_in(asked.body, self.client)
+        self._federation.join([replace(new, samples=self.ledger.joining(new.samples))])
+        self.ledger.joined([sample for sample, _ in new.samples])
         return Parcel({})
 
     def _reseed(self, asked: Parcel) -> Parcel:
-        self._federation.reseed({self.client: parcels.seed_in(asked.body)})
-        return Parcel({})
+        body = asked.body
+        seed = parcels.seed_in(body) if "seed" in body else self.ledger.new_seed(str(body["key"]))
+        self._federation.reseed({self.client: seed})
+        return Parcel({"commitment": self._commitment().hex()})
+
+    def _done(self, asked: Parcel) -> Parcel:
+        handles = [str(each) for each in asked.body["handles"]]
+        self.ledger.done(handles, dict(asked.body["facts"]))
+        return Parcel({"done": handles})
 
 
 def _ids(given: Any) -> tuple[Id, ...]:
     return tuple(canonical_id(each) for each in given)
+
+
+def _united(groups: Iterable[Sequence[Id]]) -> tuple[Id, ...]:
+    return tuple(dict.fromkeys(each for group in groups for each in group))
