@@ -42,6 +42,12 @@ ALLOWED: dict[str, set[str]] = {
         "cryptography",
         *ours("errors", "algorithm", "disk", "requests", "store", "data", "federation", "training.environment"),
     },
+    "client_side": {
+        "numpy",
+        "cryptography",
+        *ours("errors", "algorithm", "disk", "requests", "store", "data", "federation", "evidence.receipts"),
+        *ours("training.environment"),
+    },
     "health": {
         "torch",
         "cryptography",

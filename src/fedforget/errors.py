@@ -7,6 +7,7 @@
         InvalidRequests         a request file that cannot be read
         NoSuchRun               the directory holds no run
         DataMissing             a dataset is in none of the places
+        NotConfirmed            too much would be erased to do it unasked
       PlanRefused             the plan is impossible, or not this run's (exit 4)
       RunBusy                 another process has the run open          (exit 5)
       RunDamaged              a file of the run is torn or altered      (exit 6)
@@ -115,6 +116,10 @@ class NoSuchRun(InvalidInput):
 
 class DataMissing(InvalidInput):
     code = "data-missing"
+
+
+class NotConfirmed(InvalidInput):
+    code = "not-confirmed"
 
 
 class PlanRefused(FedForgetError):

@@ -26,7 +26,7 @@ PLAN = (*WORLD, "--rounds", str(ROUNDS))
 FUNCTION = ("plan.toml", SERVER, USES, *BOOKS, "models")
 COMMANDS = (
     "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "requests",
-    "status", "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce",
+    "status", "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce", "client",
 )  # fmt: skip
 PATIENCE = 60.0
 

@@ -29,6 +29,10 @@ _STOPS = {
     signal.SIGTERM: ("terminated", "terminated", EXIT_TERMINATED),
 }
 
+_MODULES = (
+    "planning", "learning", "datasets", "requests", "reading", "proving", "receipts", "reproduce", "client",
+)  # fmt: skip
+
 typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which does not print our help
 
 app = typer.Typer(
@@ -107,7 +111,7 @@ def main(arguments: list[str] | None = None) -> None:
 @functools.cache
 def commands() -> click.Command:
     """Import every module that defines commands, and return the program."""
-    for module in ("planning", "learning", "datasets", "requests", "reading", "proving", "receipts", "reproduce"):
+    for module in _MODULES:
         importlib.import_module(f"fedforget.cli.{module}")
     return typer.main.get_command(app)
 

@@ -68,6 +68,12 @@ class Environments:
         """Delete the environments of later rounds."""
         self._database.run("DELETE FROM environments WHERE first_round > ?", (rounds_left,))
 
+    def rewind_to(self, rounds_left: int) -> None:
+        """Delete the environments of later rounds. Writes nothing if there are none."""
+        if self._database.rows("SELECT 1 FROM environments WHERE first_round > ? LIMIT 1", (rounds_left,)):
+            with self._database.transaction():
+                self.rewind(rounds_left, ())
+
     def _rows(self, last: int) -> list[tuple[int, dict[str, str]]]:
         sql = "SELECT first_round, environment FROM environments WHERE first_round <= ? ORDER BY first_round"
         return [(first, parse_names(text, self._database.path)) for first, text in self._database.rows(sql, (last,))]

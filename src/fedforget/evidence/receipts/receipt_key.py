@@ -99,9 +99,14 @@ def is_public_key(run: Path) -> bool:
 def _make(run: Path) -> Ed25519PrivateKey:
     """Generate and write a key pair, private half first: a lone public half means that a key was lost."""
     key = Ed25519PrivateKey.generate()
+    write_pair(run, key)
+    return key
+
+
+def write_pair(run: Path, key: Ed25519PrivateKey) -> None:
+    """Write both halves of a key, the private one first."""
     write_durably(run / PRIVATE_KEY, private_pem(key), mode=0o600)
     write_durably(run / PUBLIC_KEY, public_pem(key.public_key()), mode=0o600)
-    return key
 
 
 def key_id(key: Ed25519PublicKey) -> str:

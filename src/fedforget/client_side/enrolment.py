@@ -1,0 +1,76 @@
+"""The enrolment file: what a client tells the server about itself before it takes part. It holds nothing secret."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedforget.algorithm.ids import Id, canonical_id
+from fedforget.disk.parsing import parse_object
+from fedforget.errors import FedForgetError, InvalidInput
+from fedforget.evidence.receipts.receipt_key import public_pem
+
+FORMAT = 1
+_PURPOSE = b"fedforget/enrolment/1"
+_FIELDS = {"format", "client", "commitment", "public_key", "root", "signature"}
+_HINT = "let the client make it again: `fedforget client enrolment --state-dir DIR --out FILE`"
+
+
+@dataclass(frozen=True, slots=True)
+class Enrolment:
+    """A client that wants to take part: its commitment to its seed, the root of its samples, and its public key."""
+
+    client: Id
+    commitment: bytes
+    root: bytes
+    public_key: Ed25519PublicKey
+
+    def _fields(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "client": self.client,
+            "commitment": self.commitment.hex(),
+            "public_key": public_pem(self.public_key).decode(),
+            "root": self.root.hex(),
+        }
+
+    def signed(self, key: Ed25519PrivateKey) -> bytes:
+        """Return the file, signed with the client's own key: its sender has the private half."""
+        fields = self._fields()
+        return json.dumps({**fields, "signature": key.sign(_message(fields)).hex()}, indent=2).encode() + b"\n"
+
+    @classmethod
+    def parsed(cls, data: bytes) -> Enrolment:
+        """Read an enrolment file that anybody may have written. Raise InvalidInput if it is none."""
+        try:
+            return cls._parsed(parse_object(data))
+        except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, FedForgetError) as error:
+            raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=_HINT) from error
+
+    @classmethod
+    def _parsed(cls, raw: Mapping[str, Any]) -> Enrolment:
+        if raw.keys() != _FIELDS or raw["format"] != FORMAT:
+            raise ValueError("it has other fields, or another format")
+        key = serialization.load_pem_public_key(raw["public_key"].encode())
+        if not isinstance(key, Ed25519PublicKey):
+            raise TypeError("its key is of another kind")
+        found = cls(canonical_id(raw["client"]), bytes.fromhex(raw["commitment"]), bytes.fromhex(raw["root"]), key)
+        if len(found.commitment) != len(found.root) or len(found.root) != 32:  # noqa: PLR2004 (bytes of BLAKE2b-256)
+            raise ValueError("a digest has another length")
+        if found._fields() != {name: value for name, value in raw.items() if name != "signature"}:
+            raise ValueError("it is not written as enrolments are")
+        try:
+            key.verify(bytes.fromhex(raw["signature"]), _message(found._fields()))
+        except InvalidSignature as error:
+            raise ValueError("its signature does not verify") from error
+        return found
+
+
+def _message(fields: Mapping[str, Any]) -> bytes:
+    return _PURPOSE + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
