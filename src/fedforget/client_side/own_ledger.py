@@ -129,8 +129,12 @@ class OwnLedger:
     def repeated(self, *, agrees: bool | None) -> None:
         self._rules.repeated(self._here(), agrees=agrees)
 
-    def new_seed(self, key: str) -> Seed:
+    def new_seed(self, key: str, given: Seed | None) -> Seed:
         """Draw a new seed. It is in the book before the key is noted, and is drawn again if a crash comes between."""
+        if given is not None:
+            raise InvalidInput(
+                f"client {shown(self._state.client)} makes its own seed", hint="let the server send a key instead"
+            )
         book = self._state.book
         if self._record.value("reseeded") == key:
             return book.seed

@@ -62,8 +62,11 @@ class ClientLedger(Protocol):
     def repeated(self, *, agrees: bool | None) -> None:
         """Note whether the learner repeats what an earlier round computed."""
 
-    def new_seed(self, key: str) -> Seed:
-        """Draw a new seed for a reason: the same one for the same key."""
+    def new_seed(self, key: str, given: Seed | None) -> Seed:
+        """Draw a new seed for a reason: the same one for the same key. ``given``: the one that the server sent, if any.
+
+        A client that makes its own secrets refuses a given one.
+        """
 
 
 class LedgerInMemory:
@@ -171,5 +174,7 @@ class LedgerInMemory:
     def repeated(self, *, agrees: bool | None) -> None:
         """Do nothing: one process has one learner and one environment."""
 
-    def new_seed(self, key: str) -> Seed:
-        raise InvalidInput(f"client {shown(self._client)} is given its seeds", hint=f"send one with {shown(key)}")
+    def new_seed(self, key: str, given: Seed | None) -> Seed:
+        if given is None:
+            raise InvalidInput(f"client {shown(self._client)} is given its seeds", hint=f"send one for {shown(key)}")
+        return given

@@ -235,7 +235,8 @@ class ClientParty:
 
     def _reseed(self, asked: Parcel) -> Parcel:
         body = asked.body
-        seed = parcels.seed_in(body) if "seed" in body else self.ledger.new_seed(str(body["key"]))
+        given = parcels.seed_in(body) if "seed" in body else None
+        seed = self.ledger.new_seed(str(body.get("key")), given)
         self._federation.reseed({self.client: seed})
         return Parcel({"commitment": self._commitment().hex()})
 
