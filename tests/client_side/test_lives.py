@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
 
 from fedforget.algorithm.forget import Request, forget
 from fedforget.algorithm.ids import Id
@@ -15,11 +16,53 @@ from fedforget.algorithm.notes import notes_digest_of_client
 from fedforget.algorithm.ports import Newcomer
 from fedforget.client_side import directory
 from fedforget.federation.local import LocalFederation
-from tests.client_side.deployment import PLAN, Deployment, samples_of
-from tests.helpers import World, clients_view, prf_server, scratch, server_view
+from tests.client_side.deployment import PLAN, Deployment, answer, samples_of
+from tests.helpers import Erasure, World, clients_view, erasures, prf_server, scratch, server_view, without
 
 WORLD: World = {0: (0, 1, 2, 3), "ward-7": ("a", "b", 5), 7: (0, 9), "03": ("x", "y", "z", 1, 2)}
 FUNCTION = ("client.toml", "client.book", "uses.db", "plan.toml")
+
+
+@settings(max_examples=4)
+@given(erasures())
+def test_lives_end_in_the_states_of_one_process(erasure: Erasure) -> None:
+    live(erasure)
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(erasures())
+def test_lives_end_in_the_states_of_one_process_at_length(erasure: Erasure) -> None:
+    live(erasure)
+
+
+def live(erasure: Erasure) -> None:
+    """Clients make the requests of an erasure themselves; after each batch every old message comes once more."""
+    left: World = dict(erasure.world)
+    with scratch() as place:
+        lived, inline = (
+            Deployment(place, left, erasure.plan, erasure.seed),
+            prf_server(left, erasure.plan, erasure.seed),
+        )
+        for when, batch in erasure.arrivals:
+            lived.learn(when)
+            learn(inline, when)
+            wanted = [each for each in batch if each.client in left]
+            pending = [each for each in wanted if each.sample is None or each.sample in left[each.client]]
+            for request in pending:
+                state = lived.clients[request.client]
+                state.leave() if request.sample is None else state.forget([request.sample])
+            sent = list(lived.nodes.sent)
+            lived.meet()
+            forget(inline, pending)
+            assert views(lived) == inline_view(inline)
+            for client, old in sent[-6:]:
+                answer(lived.clients[client], old)
+            assert views(lived) == inline_view(inline)
+            left = without(left, pending)
+        lived.learn(erasure.plan.rounds)
+        learn(inline, erasure.plan.rounds)
+        assert views(lived) == inline_view(inline)
 
 
 def views(deployment: Deployment) -> dict[str, Any]:

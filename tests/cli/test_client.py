@@ -1,0 +1,153 @@
+"""The commands of a client of a deployment."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedforget.client_side import ClientState
+from fedforget.client_side.directory import reading
+from fedforget.client_side.enrolment import Enrolment
+from fedforget.federation import parcels
+from tests.cli.commandline import call, good, good_json, refused
+from tests.client_side.deployment import ask, plan_file
+from tests.helpers import scratch
+
+OWN = """
+import pathlib
+def samples(client):
+    files = sorted(pathlib.Path("DIRECTORY").iterdir())
+    return {path.name: ([float(path.read_text())], int(len(client))) for path in files}
+"""
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A working directory with a module of the user's own and its data: one file per sample."""
+    with scratch() as directory:
+        (directory / "data").mkdir()
+        for number in range(5):
+            (directory / "data" / f"s{number}").write_text(str(number))
+        (directory / f"mine_{directory.name.replace('-', '_')}.py").write_text(
+            OWN.replace("DIRECTORY", str(directory / "data"))
+        )
+        monkeypatch.chdir(directory)
+        yield directory
+
+
+@pytest.fixture
+def state(place: Path) -> Path:
+    module = next(place.glob("mine_*.py")).stem
+    good(
+        "client",
+        "init",
+        "--state-dir",
+        place / "c",
+        "--client",
+        "ward",
+        "--data",
+        f"{module}:samples",
+        "--out",
+        "e.json",
+    )
+    return place / "c"
+
+
+def on(state: Path, command: str, *options: str | Path) -> tuple[str | Path, ...]:
+    return ("client", command, "--state-dir", state, *options)
+
+
+def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
+    found = Enrolment.parsed((place / "e.json").read_bytes())
+    status = good_json(*on(state, "status"))
+    assert (status["client"], status["samples"], status["root"]) == ("ward", 5, found.root.hex())
+    good(*on(state, "enrolment", "--out", place / "again.json"))
+    assert (place / "again.json").read_bytes() == (place / "e.json").read_bytes()
+    refused(3, "invalid-input", *on(state, "enrolment", "--out", state / "e.json"))
+    refused(3, "invalid-input", *on(state, "init", "--client", "ward", "--data", "digits"))
+
+
+def test_init_on_digits_has_the_samples_of_a_run(place: Path) -> None:
+    out = good_json("client", "init", "--state-dir", place / "d", "--client", "3", "--data", "digits", "--clients", "6")
+    assert out["samples"] > 100
+    assert good_json(*on(place / "d", "sync"))["vanished"] == []
+    refused(3, "invalid-input", *on(place / "x", "init", "--client", "99", "--data", "digits", "--clients", "6"))
+    refused(3, "invalid-input", *on(place / "x", "init", "--client", "3"))
+    refused(3, "invalid-input", *on(place / "x", "init", "--client", "3", "--data", "nothing:here"))
+
+
+def test_request_and_its_life(state: Path) -> None:
+    receipt = good_json(*on(state, "forget", "--sample", "s1", "--sample", "s2", "--basis", "exogenous"))["receipts"]
+    assert [(each["sample"], each["state"]) for each in receipt] == [("s1", "accepted"), ("s2", "accepted")]
+    assert "nothing is forgotten yet" in good(*on(state, "forget", "--sample", "s1")).out
+    refused(3, "unknown-target", *on(state, "forget", "--sample", "s9"))
+    refused(3, "invalid-input", *on(state, "forget", "--sample", "s3", "--basis", "whim"))
+    assert len(good_json(*on(state, "status"))["open_requests"]) == 2
+    client = ClientState(state)
+    ask(client, parcels.PLAN, plan=plan_file().encode().decode())
+    with reading(state) as found:
+        handle = next(iter(found.record.handles().values()))
+    ask(client, parcels.REMOVE, 1, samples=[f"withdrawal:{handle}"])
+    refused(3, "invalid-input", *on(state, "receipt", receipt[0]["id"]))
+    ask(client, parcels.DONE, 1, handles=[handle], facts={"receipt": "r"})
+    signed = good_json(*on(state, "receipt", receipt[0]["id"], "--out", state.parent / "receipt.json"))
+    assert json.loads((state.parent / "receipt.json").read_text()) == signed
+    assert "purged" in good(*on(state, "receipt")).out
+
+
+def test_sync_by_absence(state: Path, place: Path) -> None:
+    (place / "data" / "s0").unlink()
+    (place / "data" / "s3").write_text("33")
+    (place / "data" / "s7").write_text("7")
+    before = good_json(*on(state, "status"))
+    found = good_json(*on(state, "sync", "--dry-run"))
+    assert (found["vanished"], found["changed"], found["new"], found["of"]) == (["s0"], ["s3"], ["s7"], 5)
+    assert good_json(*on(state, "status")) == before
+    error = refused(3, "not-confirmed", *on(state, "sync"))
+    assert "--confirm 2" in error["hint"]
+    done = good_json(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
+    assert [each["sample"] for each in done["receipts"]] == ["s0", "s3"]
+    assert "nothing to do" in good(*on(state, "sync")).out
+
+
+def test_unmounted_source_erases_nothing(state: Path, place: Path) -> None:
+    (place / "data").rename(place / "elsewhere")
+    refused(3, "invalid-input", *on(state, "sync", "--confirm", "5"))
+    (place / "data").mkdir()
+    refused(3, "not-confirmed", *on(state, "sync"))
+    assert good_json(*on(state, "status"))["open_requests"] == []
+
+
+def test_leaving(state: Path) -> None:
+    [receipt] = good_json(*on(state, "leave", "--basis", "exogenous"))["receipts"]
+    assert (receipt["level"], receipt["state"]) == ("client", "accepted")
+
+
+def test_audit_with_an_opening(state: Path, place: Path) -> None:
+    status = good_json(*on(state, "status"))
+    result = good(*on(state, "receipt", "--opening", place / "opening.json"))
+    assert "reveals the seed" in result.err
+    (place / "plan.toml").write_bytes(plan_file().encode())
+    told = ("--commitment", status["commitment"], "--root", status["root"], "--plan", place / "plan.toml")
+    audit = ("client", "audit", place / "opening.json", *told)
+    found = good_json(*audit, "--sample", "s1", "--rounds", "1,2,3,4,5,6")
+    assert (found["used"], found["client"]) == (True, "ward")
+    assert good_json(*audit, "--sample", "s1", "--rounds", "")["first_step"] is None
+    refused(3, "invalid-input", *audit, "--sample", "s1", "--rounds", "x")
+    refused(13, "receipt-refused", *audit, "--sample", "s1", "--rounds", "1", "--root", "00" * 32)
+    refused(3, "invalid-input", "client", "audit", place / "plan.toml", *told, "--sample", "s1", "--rounds", "1")
+
+
+@pytest.mark.parametrize("command", ["status", "leave", "sync", "receipt"])
+def test_directory_of_no_client_is_refused(place: Path, command: str) -> None:
+    refused(3, "no-such-run", *on(place, command))
+    assert call(*on(place / "nowhere", command)).code == 3
+
+
+def test_lost_seed_is_told_with_the_ways_out(state: Path) -> None:
+    (state / "client.book").unlink()
+    error = refused(6, "run-damaged", *on(state, "status"))
+    assert "restore the whole state directory" in error["hint"]
