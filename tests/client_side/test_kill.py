@@ -37,7 +37,7 @@ def message(kind: str, epoch: int = 0, **fields: Any) -> Step:
 
 def withdrawal_of(state: ClientState) -> str:
     with reading(state.path) as found:
-        [handle] = set(found.record.handles().values())
+        [handle] = {handle for (handle,) in found.record.database.rows("SELECT handle FROM withdrawals")}
     return handle
 
 

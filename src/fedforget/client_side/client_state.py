@@ -22,6 +22,7 @@ from fedforget.errors import InvalidInput, RunBusy, shown
 from fedforget.evidence.receipts.envelope import Envelope
 from fedforget.requests.inbox import open_requests
 from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission
+from fedforget.requests.selection import OPEN, Selection
 from fedforget.requests.targets import present_targets
 from fedforget.store.books import sample_key
 
@@ -42,6 +43,7 @@ class ClientStatus:
     commitment: str | None
     arriving: int  # samples that wait to be added
     open_requests: tuple[Receipt, ...]
+    problem: str | None  # what is wrong with the record, if anything is
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +113,8 @@ class ClientState:
                 root=None if left else book.root.hex(),
                 commitment=None if left else book.seed.commitment.hex(),
                 arriving=sum(map(len, record.arriving().values())),
-                open_requests=tuple(open_requests(record.book.receipts(), state.inbox)),
+                problem=record.chain.problem(),
+                open_requests=tuple(open_requests(record.book.chosen(Selection((OPEN,))), state.inbox)),
             )
 
     # Requests

@@ -47,7 +47,7 @@ def _about(state: OpenDirectory, receipt: Receipt) -> dict[str, Any]:
     own = _events(chain, receipt)
     return {
         "client": state.client,
-        "withdrawal": state.record.handles().get(receipt.id),
+        "withdrawal": state.record.handles([receipt.id]).get(receipt.id),
         "request": {
             "id": receipt.id,
             "pseudonym": state.record.book.pseudonym_of(receipt.id),

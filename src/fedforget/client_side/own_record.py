@@ -127,9 +127,10 @@ class OwnRecord:
 
     # Withdrawals
 
-    def handles(self) -> dict[str, str]:
-        """Return the handle of each request that has one."""
-        return dict(self.database.rows("SELECT request, handle FROM withdrawals"))
+    def handles(self, requests: Collection[str]) -> dict[str, str]:
+        """Return the handle of each of these requests that has one."""
+        sql = "SELECT request, handle FROM withdrawals"
+        return dict(self.database.rows_in(sql, "request", list(requests)))
 
     def requests_of(self, handles: Collection[str]) -> list[str]:
         """Return the requests behind handles."""

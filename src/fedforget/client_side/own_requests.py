@@ -49,7 +49,8 @@ class OwnRequests:
 
     def withdrawals(self) -> tuple[Withdrawal, ...]:
         """Return what waits for the server, by handles."""
-        pending, handles = self._book.pending(), self._state.record.handles()
+        pending = self._book.pending()
+        handles = self._state.record.handles(pending)
         found: dict[str, Withdrawal] = {}
         for receipt in self._book.receipts_of(list(pending)):
             handle, whole = handles[receipt.id], pending[receipt.id].sample is None
