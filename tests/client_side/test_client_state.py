@@ -70,12 +70,23 @@ def test_state_directory_is_made_once(state: ClientState, tmp_path: Path) -> Non
     with pytest.raises(InvalidInput, match="is the state directory of a client already"):
         ClientState.init(state.path, "c", samples_of([1]))
     (tmp_path / "letter.txt").write_text("dear")
+    mode = tmp_path.stat().st_mode
     with pytest.raises(InvalidInput, match=r"holds letter\.txt"):
         ClientState.init(tmp_path, "c", samples_of([1]))
+    assert ([path.name for path in tmp_path.iterdir()], tmp_path.stat().st_mode) == (["letter.txt"], mode)
     with pytest.raises(InvalidInput, match="client c has no samples"):
         ClientState.init(tmp_path / "empty", "c", {})
     with pytest.raises(NoSuchRun, match="is not the state directory of a client"):
         ClientState(tmp_path)
+
+
+@pytest.mark.parametrize("client", [3, "03", "ward 7", "é😀", 'a"b\\c', "\x7f\x00\n", "[dataset]", "# x"])
+def test_any_id_can_be_that_of_a_client(client: Id, tmp_path: Path) -> None:
+    state = ClientState.init(tmp_path / "c", client, samples_of([1, 2, "é😀"]))
+    assert ClientState(state.path).client == client
+    assert Enrolment.parsed(state.enrolment()).client == client
+    [receipt] = state.forget(["é😀"])
+    assert receipt.client == client
 
 
 @pytest.mark.parametrize(
@@ -151,6 +162,7 @@ def test_unknown_sample_refuses_all_and_says_where_to_look(state: ClientState) -
         state.forget([1, 99])
     assert "fedforget client sync --dry-run" in caught.value.hint
     assert state.status().open_requests == ()
+    assert not list(state.path.glob("*-wal"))
     with pytest.raises(InvalidInput, match="no sample is named"):
         state.forget([])
 

@@ -36,9 +36,11 @@ def message(kind: str, epoch: int = 0, **fields: Any) -> Step:
 
 
 def withdrawal_of(state: ClientState) -> str:
+    """The handle of the latest request."""
+    sql = "SELECT handle FROM withdrawals JOIN requests ON request = id ORDER BY number DESC LIMIT 1"
     with reading(state.path) as found:
-        [handle] = {handle for (handle,) in found.record.database.rows("SELECT handle FROM withdrawals")}
-    return handle
+        [(handle,)] = found.record.database.rows(sql)
+    return str(handle)
 
 
 def addition_of(state: ClientState) -> str:
@@ -52,7 +54,7 @@ def remove(state: ClientState) -> None:
 
 
 def done(state: ClientState) -> None:
-    facts = {"rounds_done": 0, "model_digest": "ab" * 32, "receipt": "r-1"}
+    facts: dict[str, Any] = {"rounds_done": 0, "model_digest": "ab" * 32, "receipt": "r-1"}
     message(parcels.DONE, 1, handles=[withdrawal_of(state)], facts=facts)(state)
 
 
@@ -65,6 +67,12 @@ def initialise(state: ClientState) -> None:
         ClientState.init(state.path, 3, samples_of(IDS), seed=4)
 
 
+def synchronise(state: ClientState) -> None:
+    """One sample is new, one has other content. A second time there may be nothing left to confirm."""
+    data = {**samples_of([0, 3, 4, 5, "new"]), **samples_of([4], version=1)}
+    state.sync(data, confirm=len(state.sync(data, dry_run=True).found.erased))
+
+
 STEPS: dict[str, Step] = {
     "init": initialise,
     "plan": message(parcels.PLAN, plan=plan_file().encode().decode()),
@@ -74,7 +82,9 @@ STEPS: dict[str, Step] = {
     "remove": remove,
     "rewind": message(parcels.REWIND, 1, rounds_done=0),
     "done": done,
-    "sync": lambda state: state.sync(samples_of([0, 3, 4, 5, "new"])),
+    "sync": synchronise,
+    "remove what changed": remove,
+    "done with what changed": done,
     "join": add,
     "new seed": message(parcels.RESEED, 3, key="b-1"),
     "leave": lambda state: state.leave(),

@@ -175,6 +175,7 @@ def test_client_that_left_answers_what_it_must(life: Deployment, state: ClientSt
     assert ask(state, parcels.PRESENCE, 99).body["gone"] is True
     assert "has left the run" in error_of(train(state, 1, 99)).message
     assert "error" not in ask(state, parcels.REMOVE, 99, samples=None).body
+    assert "error" not in ask(state, parcels.JOIN, 99, samples=[]).body
     assert len(state.receipts()) == 1
 
 

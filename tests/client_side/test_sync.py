@@ -96,6 +96,19 @@ def test_sample_that_was_erased_and_is_still_in_the_data_does_not_come_back_by_i
     assert 7 in [*life.clients["c"].opening().contents]
 
 
+class Gone(Mapping[Id, Any]):
+    """A source that cannot even be listed."""
+
+    def __getitem__(self, key: Id) -> Any:
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[Id]:
+        raise RuntimeError("the database is gone")
+
+    def __len__(self) -> int:
+        return 150
+
+
 class Broken(Mapping[Id, Any]):
     """A source of which a part cannot be read, as on a disk that fails."""
 
@@ -115,6 +128,7 @@ class Broken(Mapping[Id, Any]):
     ("source", "message"),
     [
         (Broken(), "sample 77 of client c cannot be read: OSError: Input/output error"),
+        (Gone(), "the data of client c cannot be read: RuntimeError: the database is gone"),
         (None, "the samples of client c are a NoneType"),
         ({1: "no pair"}, "sample 1 of client c is not a pair"),
     ],

@@ -145,7 +145,11 @@ def writing(state: Path) -> Iterator[OpenDirectory]:
             found.book.before_write = found.begin_writing
             if crashed:
                 found.recover()
-            yield found
+            try:
+                yield found
+            except InvalidInput:  # a refusal, which may be on record
+                found.close_canonical()
+                raise
             found.close_canonical()
         finally:
             found.close()
@@ -202,6 +206,8 @@ def create(state: Path, new: NewClient) -> None:
     """Make a state directory, starting over if that was interrupted. Refuse one that exists."""
     with storage_errors(state):
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
+    _refuse_used(state)
+    with storage_errors(state):
         state.chmod(0o700)
     with RunLock(state):
         _refuse_used(state)

@@ -37,14 +37,14 @@ class Identity:
     dataset: Settings = field(default_factory=dict)
 
     def encode(self) -> bytes:
-        values = {
+        values: Settings = {
             "format": FORMAT,
             "client": str(self.client),
             "sample_key": self.sample_key.hex(),
             "seed_origin": self.seed_origin,
         }
-        lines = [f"{key} = {json.dumps(value)}" for key, value in values.items()]
-        lines += ["", "[dataset]", *(f"{key} = {json.dumps(value)}" for key, value in self.dataset.items())]
+        lines = [f"{key} = {_literal(value)}" for key, value in values.items()]
+        lines += ["", "[dataset]", *(f"{key} = {_literal(value)}" for key, value in self.dataset.items())]
         return (_HEADER + "\n".join(lines) + "\n").encode()
 
     def write(self, state: Path) -> None:
@@ -74,6 +74,11 @@ class Identity:
         if len(key) != SEED_BYTES or text["seed_origin"] not in ("given", "system") or text["format"] != FORMAT:
             raise ValueError("a value of it is not one")
         return cls(canonical_id(text["client"]), key, text["seed_origin"], dict(text["dataset"]))
+
+
+def _literal(value: str | int | float) -> str:
+    """Return a value as TOML writes it. JSON writes some characters as pairs, which TOML does not know."""
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def require_client(state: Path) -> None:

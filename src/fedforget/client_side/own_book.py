@@ -19,7 +19,7 @@ from fedforget.algorithm.tree import labels_of, root_of, roots_of
 from fedforget.disk.door import Door
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
-from fedforget.errors import RunDamaged, shown
+from fedforget.errors import RunDamaged, UnknownTarget, shown
 from fedforget.store.book_content import Book
 
 BOOK = "client.book"
@@ -101,7 +101,10 @@ class OwnBook:
 
     def join(self, samples: Mapping[Id, bytes]) -> None:
         """Add samples that are not there. Idempotent."""
-        self._require_present()
+        if self.is_empty and samples:
+            raise UnknownTarget(
+                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
+            )
         if any(len(content) != CONTENT_BYTES for content in samples.values()):
             raise RunDamaged(f"{self.path}: the content digest of a sample that joins is invalid")
         if any(self._book.row(0, each) is None for each in samples):

@@ -15,7 +15,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.client_side.directory import OpenDirectory
 from fedforget.client_side.own_requests import OwnRequests, submission_of
 from fedforget.data.federated import ClientData
-from fedforget.errors import InvalidInput, NotConfirmed, shown
+from fedforget.errors import FedForgetError, InvalidInput, NotConfirmed, shown
 from fedforget.requests.lifecycle import Receipt
 
 _PER_CENT = 100
@@ -47,9 +47,11 @@ def contents_of(client: Id, samples: Any) -> dict[Id, bytes]:
     try:
         data = ClientData(client, samples)
         return {sample: data.content(sample) for sample in data.ids}
-    except OSError as error:
+    except (FedForgetError, MemoryError):
+        raise
+    except Exception as error:
         raise InvalidInput(
-            f"the data of client {shown(client)} cannot be read: {error}",
+            f"the data of client {shown(client)} cannot be read: {type(error).__name__}: {error}",
             hint="bring the source back (is the disk mounted?); nothing was erased",
         ) from error
 
