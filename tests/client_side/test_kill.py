@@ -18,6 +18,7 @@ from fedforget.federation.standing import addition_id, withdrawal_id
 from tests.client_side.deployment import RUN, answer, plan_file, samples_of
 from tests.client_side.killed import run_killed
 from tests.helpers import scratch
+from tests.tally import exhaustive
 
 FUNCTION = ("client.toml", "client.book", "uses.db", "plan.toml")
 IDS = tuple(range(6))
@@ -132,7 +133,7 @@ def before() -> Iterator[dict[str, Path]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS)
 def test_killed_at_every_write_ends_as_if_undisturbed(before: dict[str, Path], name: str) -> None:
-    check(before, name, every=1)
+    check(before, name, every=1 if exhaustive() else 5)
 
 
 @pytest.mark.parametrize("name", ["forget", "remove", "sync"])

@@ -290,7 +290,7 @@ def test_round_in_another_environment_is_refused_unless_the_server_accepts_a_mix
 def test_environment_goes_with_the_rounds_that_it_trained(state: ClientState) -> None:
     train(state, 1)
     ask(state, parcels.REWIND, 1, rounds_done=0)
-    assert standing_in(train(state, 1, 1, torch="3"), "c").environment["torch"] == "3"
+    assert standing_in(train(state, 3, 1, torch="3"), "c").environment["torch"] == "3"
 
 
 def test_witness_of_another_environment_is_not_compared_bit_by_bit(state: ClientState) -> None:

@@ -11,7 +11,9 @@ from fedforget.algorithm.ids import Id
 from fedforget.client_side import ClientState
 from fedforget.client_side.sync import Differences
 from fedforget.errors import FedForgetError, InvalidInput, NotConfirmed
-from tests.client_side.deployment import Deployment, samples_of
+from fedforget.federation import parcels
+from fedforget.federation.standing import addition_id, standing_in
+from tests.client_side.deployment import Deployment, ask, samples_of
 from tests.helpers import World, scratch
 
 WORLD: World = {"c": tuple(range(150)), "d": (1, 2)}
@@ -72,6 +74,16 @@ def test_second_sync_of_the_same_data_asks_for_nothing_more(state: ClientState) 
     state.sync(data)
     assert counts(state.sync(data).found) == ((), (), (), ())
     assert (len(state.receipts()), state.status().arriving) == (1, 2)
+
+
+def test_other_content_joins_only_after_what_it_replaces_has_gone(state: ClientState) -> None:
+    state.sync(samples({**samples_of([7], version=1)}))
+    assert standing_in(ask(state, parcels.PRESENCE), "c").additions == ()
+    state.sync(samples({**samples_of([7], version=1), "new": samples_of(["new"])["new"]}))
+    [ready] = standing_in(ask(state, parcels.PRESENCE), "c").additions
+    ask(state, parcels.JOIN, samples=[[addition_id(ready.handle), ""]])
+    assert state.status().arriving == 1
+    assert state.opening().contents.keys() == {*range(150), "new"}
 
 
 def test_content_that_changes_again_replaces_the_addition_that_waits(state: ClientState, life: Deployment) -> None:
