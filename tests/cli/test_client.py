@@ -15,6 +15,7 @@ from fedforget.federation import parcels
 from tests.cli.commandline import call, good, good_json, refused
 from tests.client_side.deployment import ask, plan_file
 from tests.helpers import scratch
+from tests.test_rooms import loaded_after
 
 OWN = """
 import pathlib
@@ -119,6 +120,14 @@ def test_unmounted_source_erases_nothing(state: Path, place: Path) -> None:
     (place / "data").mkdir()
     refused(3, "not-confirmed", *on(state, "sync"))
     assert good_json(*on(state, "status"))["open_requests"] == []
+
+
+@pytest.mark.parametrize("command", ["status", "leave", "forget --sample s1", "receipt"])
+def test_commands_that_compute_nothing_do_not_load_torch(state: Path, command: str) -> None:
+    name, *options = command.split()
+    program = "import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])"
+    loaded = loaded_after(program, *map(str, on(state, name, *options)))
+    assert not loaded & {"torch", "sklearn", "scipy"}
 
 
 def test_leaving(state: Path) -> None:

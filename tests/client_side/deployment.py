@@ -55,8 +55,10 @@ def answer(state: ClientState, asked: Parcel, how: Callable[[OpenClient], Learni
     return verified(key, asked, answered)
 
 
-def ask(state: ClientState, kind: str, epoch: int = 0, **fields: Any) -> Parcel:
-    return answer(state, parcels.request(RUN, epoch, kind, state.client, fields.pop("model", None), **fields))
+def ask(state: ClientState, kind: str, epoch: int | None = None, **fields: Any) -> Parcel:
+    """Ask in an epoch; None: the latest that the client knows."""
+    known = state.status().epoch if epoch is None else epoch
+    return answer(state, parcels.request(RUN, known, kind, state.client, fields.pop("model", None), **fields))
 
 
 class Nodes:

@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 
-from fedforget.algorithm.ids import Id
+from fedforget.algorithm.contents import one_by_one
+from fedforget.algorithm.ids import Id, IdSet
+from fedforget.algorithm.seeds import SeedSource
+from fedforget.algorithm.tree import labels_of
 from fedforget.client_side import ClientState
 from fedforget.client_side.directory import reading
 from fedforget.client_side.enrolment import Enrolment
@@ -30,6 +33,7 @@ from fedforget.errors import (
 from fedforget.evidence.receipts.envelope import unseal
 from fedforget.federation import parcels
 from fedforget.requests.lifecycle import Stage
+from fedforget.store.books.books import Books
 from tests.client_side.deployment import PLAN, Deployment, samples_of
 from tests.helpers import World, scratch
 
@@ -278,6 +282,19 @@ def test_altered_opening_is_refused(state: ClientState, change: dict[str, Any]) 
     raw = json.loads(state.opening().encode()) | change
     with pytest.raises(InvalidInput, match="not the opening of a client"):
         OwnOpening.parsed(json.dumps(raw).encode())
+
+
+def test_root_is_that_of_a_run_in_one_process_with_the_same_seed(tmp_path: Path) -> None:
+    state = ClientState.init(tmp_path / "c", "c", samples_of([1, "x"]), seed=7)
+    seeds, contents = SeedSource(7), contents_of("c", samples_of([1, "x"]))
+    ids = IdSet(contents)
+    books = Books(tmp_path, seeds.tree_key())
+    digests = b"".join(contents[each] for each in ids)
+    books.create({"c": seeds.client("c")}, one_by_one(lambda _: (ids, digests)))
+    [label] = labels_of(seeds.tree_key(), IdSet(["c"]))
+    _, value = books.leaf_of("c", label)
+    assert value == bytes.fromhex(state.status().commitment or "") + bytes.fromhex(state.status().root or "")
+    books.close()
 
 
 def test_contents_are_those_of_a_run() -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fedforget.client_side import ClientState
 from fedforget.client_side.directory import reading
+from fedforget.client_side.sync import contents_of
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.standing import addition_id, withdrawal_id
@@ -117,6 +118,15 @@ def function_of(state: ClientState) -> dict[str, bytes]:
     return {name: (state.path / name).read_bytes() for name in FUNCTION if (state.path / name).exists()}
 
 
+PURGED = {"done", "done with what changed", "the end"}
+GONE = [content for sample, content in contents_of(3, samples_of(IDS)).items() if sample in (1, 2)]
+
+
+def traces(state: ClientState) -> list[str]:
+    """The files that hold the digest of a sample that was erased in the first request."""
+    return [path.name for path in state.path.iterdir() if any(digest in path.read_bytes() for digest in GONE)]
+
+
 @pytest.fixture(scope="module")
 def before() -> Iterator[dict[str, Path]]:
     """The state directory before each step, and at the end."""
@@ -160,4 +170,5 @@ def check(before: dict[str, Path], name: str, every: int) -> None:
             step(state)
             assert look(state) == expected, moment
             assert random or function_of(state) == function, moment
+            assert name not in PURGED or not traces(state), moment
             shutil.rmtree(state.path)

@@ -80,6 +80,18 @@ def test_message_of_an_earlier_epoch_is_refused_after_a_restart(state: ClientSta
     assert state.status().epoch == 5
 
 
+def test_late_messages_of_an_epoch_take_nothing_away_after_a_restart(state: ClientState) -> None:
+    train(state, 1)
+    train(state, 2)
+    before = files(state)
+    assert "refuses a round from before the last one" in error_of(train(state, 1)).message
+    ask(state, parcels.REWIND, 0, rounds_done=0)  # it was sent before round 1
+    assert files(state) == before
+    ask(state, parcels.REWIND, 1, rounds_done=0)
+    assert files(state)["uses.db"] != before["uses.db"]
+    assert "error" not in train(state, 1, 1).body
+
+
 def test_removal_that_is_asked_for_again_changes_nothing(life: Deployment, state: ClientState) -> None:
     life.learn(6)
     state.forget([1])
@@ -196,6 +208,21 @@ def test_erasure_of_the_client_covers_what_waits(life: Deployment, state: Client
     assert state.status().arriving == 0
 
 
+def test_client_that_left_has_nothing_unfinished(life: Deployment, state: ClientState) -> None:
+    """Also not a withdrawal that was removed and never called done."""
+    state.forget([1])
+    ask(state, parcels.REMOVE, 9, samples=[_withdrawal(state)])
+    ask(state, parcels.REMOVE, 10, samples=None)
+    assert {each.state for each in state.receipts()} == {Stage.REMOVED}
+    ask(state, parcels.DONE, 10, handles=[], facts={})
+    assert [(each.level, each.state) for each in state.receipts()] == [
+        ("sample", Stage.PURGED),
+        ("client", Stage.PURGED),
+    ]
+    with pytest.raises(UnknownTarget, match="client c has left the run"):
+        state.opening()
+
+
 # --------------------------------------------------------------------------------------------------- two processes
 
 
@@ -232,7 +259,7 @@ def test_second_process_is_refused_and_a_request_made_meanwhile_is_not_lost(stat
 
 def test_lost_book_is_named_with_the_two_ways_out(state: ClientState) -> None:
     (state.path / "client.book").unlink()
-    for found in (error_of(train(state, 1)), error_of(ask(state, parcels.PRESENCE))):
+    for found in (error_of(train(state, 1)), error_of(ask(state, parcels.PRESENCE, 0))):
         assert (found.code, "the seed of client c is lost" in found.message) == ("run-damaged", True)
         assert "restore the whole state directory" in found.hint
         assert "fedforget forget RUN --client c --basis model-informed" in found.hint
@@ -252,6 +279,25 @@ def test_altered_book_is_refused(state: ClientState, place: int) -> None:
 def test_book_of_another_client_is_refused(life: Deployment, state: ClientState) -> None:
     shutil.copy(life.clients["d"].path / "client.book", state.path / "client.book")
     assert "is that of another client" in error_of(train(state, 1)).message
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe", "directory", "hole"])
+@pytest.mark.parametrize("name", ["client.toml", "client.book", "uses.db", "record.db", "record.keys", "plan.toml"])
+def test_file_of_another_kind_is_refused(state: ClientState, name: str, kind: str) -> None:
+    path = state.path / name
+    path.rename(state.path.parent / name)
+    if kind == "link":
+        path.symlink_to(state.path.parent / name)
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "directory":
+        path.mkdir()
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    with pytest.raises(FedForgetError) as caught:
+        state.status()
+    assert caught.value.code in {"run-damaged", "run-too-old", "no-such-run", "storage-failed"}
 
 
 @pytest.mark.parametrize("name", ["record.keys", "record.db", "uses.db", "receipt-key.pem"])

@@ -209,7 +209,7 @@ def test_only_whole_handles_are_handles(given: Id, kind: str | None) -> None:
 
 
 def asked_of(party: ClientParty, kind: str, **fields: Any) -> Parcel:
-    return party.answer(parcels.request(RUN, 0, kind, party.client, **fields))
+    return party.answer(parcels.request(RUN, party._epoch.now(), kind, party.client, **fields))
 
 
 def test_every_answer_says_who_the_client_is_and_how_it_stands(life: Life) -> None:

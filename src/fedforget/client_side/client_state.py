@@ -24,7 +24,7 @@ from fedforget.requests.inbox import open_requests
 from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission
 from fedforget.requests.selection import OPEN, Selection
 from fedforget.requests.targets import present_targets
-from fedforget.store.books import sample_key
+from fedforget.store.books.tree import sample_key
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """``client.book``: a client's seed, and its sample ids with the digests of their contents.
 
-It is a file of clients' books (``store.book_content``) with one client, or with none after the client has left. It is
+It is a file of clients' books (``store.books``) with one client, or with none after the client has left. It is
 replaced as a whole when data leave or join. Its root covers the seed and every sample, so damage shows.
 """
 
@@ -20,7 +20,7 @@ from fedforget.disk.door import Door
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
 from fedforget.errors import RunDamaged, UnknownTarget, shown
-from fedforget.store.book_content import Book
+from fedforget.store.books.content import Book
 
 BOOK = "client.book"
 _NUMBER = 0
@@ -80,7 +80,9 @@ class OwnBook:
 
     def _require_present(self) -> None:
         if self.is_empty:
-            raise RunDamaged(f"client {shown(self._client)} has left: {self.path} holds no seed")
+            raise UnknownTarget(
+                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
+            )
 
     # Writing
 
@@ -101,10 +103,8 @@ class OwnBook:
 
     def join(self, samples: Mapping[Id, bytes]) -> None:
         """Add samples that are not there. Idempotent."""
-        if self.is_empty and samples:
-            raise UnknownTarget(
-                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
-            )
+        if samples:
+            self._require_present()
         if any(len(content) != CONTENT_BYTES for content in samples.values()):
             raise RunDamaged(f"{self.path}: the content digest of a sample that joins is invalid")
         if any(self._book.row(0, each) is None for each in samples):

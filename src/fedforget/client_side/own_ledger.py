@@ -145,7 +145,7 @@ class OwnLedger:
 
 
 class OwnEpoch:
-    """An ``Epoch`` on disk. Before the client knows its run, no server can raise it."""
+    """A ``ClientEpoch`` on disk. Before the client knows its run, no server can raise it."""
 
     def __init__(self, state: OpenDirectory) -> None:
         self._record = state.record
@@ -155,4 +155,10 @@ class OwnEpoch:
 
     def raise_to(self, epoch: int) -> None:
         if self._record.value("run") is not None:
-            self._record.note(epoch=epoch)
+            self._record.note(epoch=epoch, last_round=0)
+
+    def last_round(self) -> int:
+        return int(self._record.value("last_round") or 0)
+
+    def trains(self, round_: int) -> None:
+        self._record.note(last_round=round_)

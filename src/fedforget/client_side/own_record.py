@@ -39,6 +39,7 @@ CREATE TABLE record (
         WHEN 'tainted' THEN {is_whole("value", 0, 1)}
         WHEN 'receipt_key' THEN {is_name("value")}
         WHEN 'epoch' THEN {is_whole("value")}
+        WHEN 'last_round' THEN {is_whole("value")}
         WHEN 'run' THEN {is_text("value")}
         WHEN 'reseeded' THEN {is_text("value")}
         WHEN 'learner' THEN {is_text("value")}

@@ -114,13 +114,13 @@ class OwnRequests:
     # Finished
 
     def finish(self, handles: Collection[str], facts: Mapping[str, Any]) -> None:
-        """Note that the server has finished these withdrawals, and the leaving of the client if it has left.
+        """Note that the server has finished these withdrawals; all of them if the client has left.
 
         What they erased is purged when the directory is closed. Idempotent.
         """
         named = set(self._state.record.requests_of(handles))
         for intent in self._at(Stage.REMOVED):
-            if named & set(intent.ids) or intent.decision.leaving:
+            if named & set(intent.ids) or self._state.book.is_empty:
                 self._batches.recomputed(intent)
                 told = {name: facts[name] for name in _TOLD if isinstance(facts.get(name), str | int)}
                 self._state.record.note(("finished by the server", {"batch": intent.batch_id, "told": told}))

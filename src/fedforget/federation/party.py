@@ -1,9 +1,10 @@
 """One client on its own side of the wire: it answers the server from its own memory.
 
-The server may send a message twice, and an old message may arrive late. Every answer is a function of the message and
-the client's memory, so a message that comes again changes nothing. The server raises its *epoch* before it takes
-anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message never brings back
-what a rewind took away.
+The server may send a message twice, and an old message may arrive late. The server raises its *epoch* when it starts
+and before it takes anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message
+never brings back what a rewind took away. Within an epoch rounds only go forward, and notes are taken back before the
+first of them: the client remembers the last round that it has trained, so a late message never takes away what
+stands.
 
 With every answer goes what the client says about itself (``standing``), and where it has a key, a signature.
 """
@@ -171,8 +172,12 @@ class ClientParty:
         return TrainTask(int(asked.body["round"]), self.client, asked.model)
 
     def _train(self, asked: Parcel) -> Parcel:
-        task = self._task(asked)
-        self._federation.rewind(task.round - 1)  # notes of an attempt at this round that the server has not committed
+        task, last = self._task(asked), self._epoch.last_round()
+        if task.round < last:
+            raise InvalidInput(f"client {shown(self.client)} refuses a round from before the last one that it trained")
+        if task.round > last:
+            self._federation.rewind(task.round - 1)  # notes that the server has not committed, of an earlier epoch
+            self._epoch.trains(task.round)
         self.ledger.before_training(task.round, mixed=asked.body.get("mixed") is True)
         [reply] = self._federation.train([task])
         return Parcel({}, reply.model)
