@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +59,14 @@ def test_run_directory_holds_no_books(there: Deployed) -> None:
     names = {path.name for path in there.path.iterdir()}
     assert names >= {"server.db", "contacts.db", "metrics.db", "record.db", "seals", "plan.toml"}
     assert not any(name == "uses.db" or name.endswith(".book") for name in names)
+
+
+def test_roster_is_listed_without_sizes(there: Deployed) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "fedforget", "clients", str(there.path), "--json"],
+        capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    assert json.loads(done.stdout)["clients"] == [{"client": client, "samples": None} for client in DATA]
 
 
 def test_what_asks_for_samples_is_refused_with_the_way_to_ask_the_client(there: Deployed) -> None:

@@ -103,8 +103,9 @@ def clients(
 
     with run_directory.reading(run, only_idle=False) as opened:
         if client is None:
-            sizes = opened.clients.sizes()
-            rows = [{"client": who, "samples": sizes.get(who, 0)} for who in opened.server.roster]
+            sizes = {} if opened.is_remote else opened.clients.sizes()  # only clients on other machines know theirs
+            unknown = None if opened.is_remote else 0
+            rows = [{"client": who, "samples": sizes.get(who, unknown)} for who in opened.server.roster]
             output.emit({"clients": rows}, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows]))
             return
         target = Request(client)
