@@ -35,6 +35,7 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (
     client,
     datasets,
+    enrolling,
     learning,
     planning,
     proving,

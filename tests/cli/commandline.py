@@ -27,6 +27,7 @@ FUNCTION = ("plan.toml", SERVER, USES, *BOOKS, "models")
 COMMANDS = (
     "data", "demo", "plan", "train", "forget", "run-pending", "cancel", "policy", "add", "forget-record", "requests",
     "status", "clients", "state", "verify", "prove", "export", "receipt", "doctor", "reproduce", "client",
+    "enroll", "superlink-purge",
 )  # fmt: skip
 PATIENCE = 60.0
 
