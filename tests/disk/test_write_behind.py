@@ -99,10 +99,10 @@ def test_record_has_no_trained_event_when_the_last_commit_fails(
     before = len(events_of(run.path, "trained"))
     real = ServerStore._commit
 
-    def fail(store: ServerStore, round_: int, state: State, fresh: Any) -> None:
+    def fail(store: ServerStore, round_: int, state: State, fresh: Any, *also: Any) -> None:
         if round_ == plan.rounds:
             raise StorageFailed("no space left", hint="")
-        real(store, round_, state, fresh)
+        real(store, round_, state, fresh, *also)
 
     monkeypatch.setattr(ServerStore, "_commit", fail)
     with pytest.raises(StorageFailed):
