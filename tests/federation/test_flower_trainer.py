@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from flwr.app import Error, Message
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -270,6 +271,30 @@ def test_bytes_are_counted_in_both_directions() -> None:
     assert 5 * model < traffic.bytes_up < 5 * (model + 100)
 
 
+@pytest.mark.parametrize("keep", [True, False])
+def test_nodes_that_others_use_too_stay_when_a_trainer_closes(keep: bool) -> None:
+    closed: list[bool] = []
+
+    class Closes:
+        def exchange(self, asked: Any, idle: Any) -> Any:
+            raise NotImplementedError
+
+        def close(self) -> None:
+            closed.append(True)
+
+    FlowerTrainer(Closes(), LocalOptimizer(), {}, keep_nodes=keep).close()
+    assert closed == ([] if keep else [True])
+
+
+def test_a_reply_that_comes_twice_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    traffic = Traffic()
+    nodes = InNodes(computing(Stumbles()), traffic=traffic)
+    pull = nodes.grid.pull_messages
+    monkeypatch.setattr(nodes.grid, "pull_messages", lambda identifiers: pull(identifiers) * 2)
+    assert len(nodes.trainer.train([work(client) for client in range(5)], iter(()))) == 5
+    assert traffic.bytes_up == 5 * size_of(local_rounds.answer(Trained(MODEL)))
+
+
 def test_idle_work_is_done_while_nodes_compute() -> None:
     done: list[int] = []
 
@@ -351,6 +376,19 @@ def test_the_state_of_a_life_on_nodes_is_that_of_this_machine(tmp_path: Path, fe
         assert run.state_digest() == here.state_digest()
     assert run.status().accuracies == here.status().accuracies
     assert run.verify().ok
+
+
+def test_a_node_leaves_the_random_state_of_its_process_alone() -> None:
+    """A user's data function may use it."""
+    built, compute = Model.of(test_pool.fresh()), worker()
+    weights = {name: tensor.numpy() for name, tensor in test_pool.fresh().state_dict().items()}
+    given = LocalRound(1, 3, weights, (0, 1, 2), np.array([[0, 1], [1, 2]]), (b"a" * 16, b"b" * 16))
+    asked = local_rounds.asked(given, LocalOptimizer(), built.description())
+    compute(asked)  # builds the model
+    torch.manual_seed(99)
+    before = torch.get_rng_state()
+    assert "error" not in compute(asked).body
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_sample_that_changed_at_a_node_is_refused(tmp_path: Path) -> None:
