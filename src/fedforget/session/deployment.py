@@ -130,8 +130,9 @@ class Deployment:
             missed = self.federation.done(by_client, self._facts(identifier))
             for client in by_client.keys() - set(missed):
                 self.told.knows(client, by_client[client])
-        unfinished = {each for intent in self.run.record.batches.unfinished() for each in intent.decision.leaving}
-        left = self.federation.removed & set(self.federation.undelivered) - unfinished
+        if self.run.record.batches.are_unfinished:
+            return  # what a client that left held may not be purged yet
+        left = self.federation.removed & set(self.federation.undelivered)
         missed = self.federation.done({client: [] for client in sorted(left, key=id_block)}, self._facts(""))
         for client in left - set(missed):
             self.federation.undelivered.discard(client)
