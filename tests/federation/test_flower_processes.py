@@ -213,7 +213,9 @@ def test_a_run_that_flower_cannot_begin_is_an_error_with_flowers_own_words(
 ) -> None:
     """Not what `flwr run` returns: it succeeds also where the run fails."""
     monkeypatch.setattr("tempfile.tempdir", str(own))
-    no_app = flower_simulation.APP.replace("fedforget.flower:relay", "fedforget.federation.flower_processes:MARK")
+    no_app = flower_simulation.APP.replace(
+        "fedforget.flower.relays:simulation_relay", "fedforget.federation.flower_processes:MARK"
+    )
     monkeypatch.setattr(flower_simulation, "APP", no_app)
     with (
         contextlib.closing(Simulation(1, 5)) as simulation,

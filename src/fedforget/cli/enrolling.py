@@ -23,7 +23,7 @@ def enroll(
     output: Output,
 ) -> None:
     """Enter clients on other machines into a run, with their keys and commitments. They join with the next contact."""
-    from fedforget.deployed_server import read_enrolments  # noqa: PLC0415 (torch)
+    from fedforget.client_side.enrolment_files import read_enrolments  # noqa: PLC0415 (torch)
     from fedforget.session.enrolling import enroll as enter  # noqa: PLC0415
 
     new = [each.client for each in enter(run, read_enrolments(files), returning=returning)]

@@ -79,7 +79,7 @@ def _started(
 ) -> tuple[Path, bool]:
     """Return the run to train, and whether it was created just now."""
     from fedforget.builtin import start_run  # noqa: PLC0415 (scikit-learn, torch)
-    from fedforget.deployed_server import read_enrolments  # noqa: PLC0415
+    from fedforget.client_side.enrolment_files import read_enrolments  # noqa: PLC0415
 
     if run is not None and out is None:
         said = options.given() + (["without"] if without else []) + (["enrolled"] if enrolled else [])

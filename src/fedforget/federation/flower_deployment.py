@@ -37,8 +37,8 @@ dependencies = ["flwr>=1.41"]
 publisher = "fedforget"
 
 [tool.flwr.app.components]
-serverapp = "fedforget.flower:deployment_relay"
-clientapp = "fedforget.flower:built_in"
+serverapp = "fedforget.flower.relays:deployment_relay"
+clientapp = "fedforget.flower.relays:built_in"
 
 [tool.flwr.app.config]
 socket = ""

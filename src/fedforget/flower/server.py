@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,9 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.learn import Progress
 from fedforget.algorithm.plan import Plan, goal_of
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.client_side import enrolment
+from fedforget.client_side.enrolment_files import enrolments_in
 from fedforget.data.federated import FederatedData
-from fedforget.disk.door import read_named
-from fedforget.errors import InvalidInput, PlanRefused, shown
+from fedforget.errors import PlanRefused
 from fedforget.federation.post import Post
 from fedforget.requests.lifecycle import Receipt
 from fedforget.run import OWN
@@ -29,11 +28,7 @@ from fedforget.session.status import Status
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
 from fedforget.store.checks import is_remote
-from fedforget.store.contacts import Enrolment
 from fedforget.store.plan_file import PlanFile
-
-_MOST = 2**16  # bytes of an enrolment file
-_SUFFIX = ".json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +89,3 @@ class Deployed:
 def is_deployed(path: Path, config: Mapping[str, Any]) -> bool:
     """Return whether an app's run has clients on other machines: it says where their files are, or the run exists."""
     return bool(config.get("enrolled")) or is_remote(path)
-
-
-def enrolments_in(directory: Path) -> list[Enrolment]:
-    """Read all enrolment files in a directory, in the order of their names."""
-    if not directory.is_dir():
-        raise InvalidInput(f"there is no directory {directory}", hint="name the one with the enrolment files")
-    return read_enrolments(sorted(directory.glob(f"*{_SUFFIX}")))
-
-
-def read_enrolments(files: Sequence[Path]) -> list[Enrolment]:
-    """Read enrolment files, and verify their signatures. Refuse two of one client."""
-    found = [_read(file) for file in files]
-    clients = [each.client for each in found]
-    twice = next((client for client in clients if clients.count(client) > 1), None)
-    if twice is not None:
-        raise InvalidInput(f"two of the files enroll client {shown(twice)}", hint="give each client once")
-    return found
-
-
-def _read(file: Path) -> Enrolment:
-    try:
-        data = read_named(file, _MOST)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
-    found = enrolment.Enrolment.parsed(data)
-    return Enrolment(found.client, found.commitment, found.root, found.public_key.public_bytes_raw())

@@ -1,4 +1,4 @@
-"""FedForget as a Flower app: a ServerApp and a ClientApp from a model, a data function and a plan.
+"""A user's Flower app: a ServerApp and a ClientApp from a model, a data function and a plan.
 
     app = server_app(model=build, data=samples_of, plan=Plan(...))
     app = client_app(model=build, data=samples_of)
@@ -19,21 +19,17 @@ from flwr.app import Context
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from fedforget import builtin
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.client_side.opened import Learning, OpenClient
 from fedforget.data.federated import FederatedData
-from fedforget.deployed_client import Answering, answering, built_in_learning, learning_of
-from fedforget.deployed_server import Deployed, ShowProgress, is_deployed
 from fedforget.errors import FedForgetError, InvalidInput, quoted
-from fedforget.federation import post_relay
 from fedforget.federation.flower_client import client_app_of
 from fedforget.federation.flower_nodes import GridNodes
 from fedforget.federation.flower_post import GridPost
-from fedforget.federation.flower_processes import end_simulation_of_this_process
-from fedforget.federation.flower_relay import serve
 from fedforget.federation.pool import PATIENCE
+from fedforget.flower.client import Answering, answering, learning_of
+from fedforget.flower.server import Deployed, ShowProgress, is_deployed
 from fedforget.requests.lifecycle import Receipt
 from fedforget.requests.request_file import read_requests
 from fedforget.run import Run
@@ -45,8 +41,6 @@ from fedforget.training.streams import own_streams, start_stream
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-__all__ = ["client_app", "server_app"]
 
 MakeModel = Callable[[], "nn.Module"]
 DataOf = Callable[[Any], Any]
@@ -173,35 +167,3 @@ def _report(status: Status) -> None:
     """Log where the run stands. No digest: Flower keeps its log, and a digest would outlast an erasure there."""
     measured = "" if status.accuracy is None else f", accuracy {status.accuracy:.4f}"
     log.info("fedforget: %d of %d rounds%s", status.rounds_done, status.rounds, measured)
-
-
-# What `fedforget --federation flower-simulation` runs
-
-relay = ServerApp()
-
-
-@relay.main()
-def _relay(grid: Grid, context: Context) -> None:
-    """Hand on the local rounds of a command to the nodes, until the command ends."""
-    serve(grid, str(context.run_config["socket"]))
-    end_simulation_of_this_process()
-
-
-# What `fedforget --federation flower:NAME` runs
-
-deployment_relay = ServerApp()
-
-
-@deployment_relay.main()
-def _relay_parcels(grid: Grid, context: Context) -> None:
-    """Hand on the parcels of a command to the clients, until the command ends."""
-    post_relay.serve(GridPost(grid), str(context.run_config["socket"]))
-
-
-@contextlib.contextmanager
-def _built_in_client(context: Context) -> Iterator[Answering]:
-    with answering(context.node_config, built_in_learning(context.node_config)) as found:
-        yield found
-
-
-built_in = client_app_of(_built_in_client, compute=NodeWorker(builtin.built_of))
