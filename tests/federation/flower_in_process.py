@@ -27,7 +27,7 @@ from fedforget.federation.flower.trainer import FlowerTrainer
 from fedforget.federation.learner_failures import as_training_failed
 from fedforget.federation.parcels import Parcel, require_like
 from fedforget.federation.party import ClientParty, EpochInMemory
-from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.remote import Absences, RemoteFederation
 
 RUN = "a-run"
 
@@ -217,8 +217,9 @@ class InFlower:
             clock=self.clock.now,
             wait=self.clock.wait,
         )
+        self.absences = Absences()
         self.federation = RemoteFederation(
-            wire, RUN, EpochInMemory(), drawn_after or (lambda _: list(self.parties)), check=check
+            wire, RUN, EpochInMemory(), drawn_after or (lambda _: list(self.parties)), self.absences, check=check
         )
 
     def node_of(self, client: Id) -> int:

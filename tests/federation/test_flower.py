@@ -246,12 +246,12 @@ def test_a_client_erased_while_it_is_away_is_told_when_it_is_back(life: Life) ->
     learn(inline, 6)
     forget(inline, [Request("03")])
     assert life.view() == view(inline)
-    assert life.flower.federation.undelivered == {"03"}
+    assert life.flower.absences.undelivered == {"03"}
     assert "03" in life.memory.commitments()
     life.flower.grid.fault = lambda message: message
     assert "03" not in {presence.client for presence in life.flower.federation.who_are_you()}
     assert "03" not in life.memory.commitments()
-    assert life.flower.federation.undelivered == set()
+    assert life.flower.absences.undelivered == set()
 
 
 def test_a_rewind_is_sent_to_clients_that_later_rounds_drew_and_to_no_other() -> None:
@@ -382,7 +382,7 @@ class Lies:
     """A wire whose only client answers what a test wants."""
 
     def __init__(self, flower: InFlower, body: dict[str, Any]) -> None:
-        flower.federation._wire = self  # type: ignore[assignment]
+        flower.federation._messages._wire = self  # type: ignore[assignment]
         self._body = body
 
     def exchange(self, asked: Any) -> list[Parcel]:

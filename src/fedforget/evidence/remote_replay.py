@@ -8,16 +8,17 @@ own: draws, sums, models, the record, and the digests of what clients hold.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 from fedforget.algorithm.draws import PrfPriorities, draw_clients_with_replacement
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Progress, Server, learn
-from fedforget.algorithm.ports import Aggregator
+from fedforget.algorithm.ports import Aggregator, Federation
 from fedforget.errors import FedForgetError
 from fedforget.evidence.replay import Verification, check_models, comparing, memory_from
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
-from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.replaying import ReplayFederation
 from fedforget.federation.standing import Standing, standing_in
 from fedforget.store import record_audit
 from fedforget.store.checks import server_seed_problem
@@ -35,7 +36,7 @@ def rounds_of_clients(run: OpenRun) -> dict[Id, list[int]]:
 
 
 def verify_remote(
-    run: OpenRun, federation: RemoteFederation, aggregate: Aggregator, on_round: Progress | None = None
+    run: OpenRun, federation: ReplayFederation, aggregate: Aggregator, on_round: Progress | None = None
 ) -> Verification:
     """Check what the server holds, compare what clients hold with it, and let them replay every round from round 0."""
     found = Verification(seeds_tainted=run.record.book.tainted)
@@ -81,13 +82,15 @@ def _environment(standing: Standing) -> str:
 
 def _replay(
     run: OpenRun,
-    federation: RemoteFederation,
+    federation: ReplayFederation,
     aggregate: Aggregator,
     found: Verification,
     on_round: Progress | None,
 ) -> None:
     memory = memory_from(run, 0)
-    server = Server(run.file.plan, PrfPriorities(run.server.seed.value), memory, federation, aggregate)
+    server = Server(
+        run.file.plan, PrfPriorities(run.server.seed.value), memory, cast(Federation, federation), aggregate
+    )
     after = comparing(run, found, on_round, same_environment=True)
     try:
         learn(server, run.server.rounds_done, after)
@@ -95,11 +98,11 @@ def _replay(
         found.bitwise_equal = False
         found.problems.append(error.message)
         return
-    found.draws_ok = memory.first_rounds() == run.server.first_rounds() and not federation.disagreeing
-    found.witnesses_ok = not federation.disagreeing
+    found.draws_ok = memory.first_rounds() == run.server.first_rounds() and not federation.disagreements
+    found.witnesses_ok = not federation.disagreements
     if memory.first_rounds() != run.server.first_rounds():
         found.problems.append("the stored first rounds are not those of the draws")
     found.problems += [
         f"what client {client} noted of round {round_} is not what its replay gives"
-        for client, round_ in federation.disagreeing
+        for client, round_ in federation.disagreements
     ]

@@ -12,14 +12,14 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from fedforget.algorithm.draws import PrfPriorities
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.ids import Id, id_block
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.ports import Enrolled, Newcomer, State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import InvalidInput, SignatureRefused
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
-from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.remote import Absences, RemoteFederation
 from fedforget.federation.standing import standing_in
 from fedforget.federation.traffic import Traffic
 from fedforget.federation.wires import AttentiveWire, CountingWire, GuardedWire, Signatures, SignedWire, Wire
@@ -110,6 +110,7 @@ class Deployment:
         """Let clients in that enrolled, and carry out what clients ask for, until none asks for more."""
         while True:
             newcomers = [*self._enrolled(), *self.told.newcomers()]
+            self.told.begin_additions()
             wanted = {} if self.run.record.policy.collects else self.told.waiting()
             if not newcomers and not wanted and not self.told:
                 break
@@ -132,10 +133,7 @@ class Deployment:
                 self.told.knows(client, by_client[client])
         if self.run.record.batches.are_unfinished:
             return  # what a client that left held may not be purged yet
-        left = self.federation.removed & set(self.federation.undelivered)
-        missed = self.federation.done({client: [] for client in sorted(left, key=id_block)}, self._facts(""))
-        for client in left - set(missed):
-            self.federation.undelivered.discard(client)
+        self.federation.finish_erasures(self._facts(""))
 
     def _facts(self, identifier: str) -> dict[str, Any]:
         server = self.run.server
@@ -207,12 +205,9 @@ def _server_of(
         run_id(run),
         contacts,
         lambda round_: server.drawn_after(round_),  # noqa: PLW0108 (the server comes later)
-        undelivered=contacts.undelivered,
-        leaving=leaving,
-        silent=lambda: [each.client for each in contacts.silences()],
+        Absences(contacts.undelivered, leaving, lambda: [each.client for each in contacts.silences()], until_done=True),
         listener=told,
         accept_mixed=options.other_environment is OtherEnvironment.ACCEPT,
-        until_done=True,
     )
 
     def aggregate(state: State, slots: Sequence[Id], replies: Sequence[TrainReply]) -> State:

@@ -8,8 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from fedforget.algorithm.ids import Id
 from fedforget.federation.flower.deployment import deployed
 from fedforget.federation.flower.grid import GridWire
+from fedforget.federation.messages import Messages
 from fedforget.federation.post import Post
-from fedforget.federation.remote import RemoteFederation
+from fedforget.federation.replaying import ReplayFederation
 from fedforget.federation.wires import Signatures, SignedWire, Wire
 from fedforget.session.deployment import MakeWire, public_key_of, run_id
 from fedforget.session.workforce import Workforce
@@ -32,14 +33,13 @@ def wire_over(post: OnPost, patience: float) -> MakeWire:
 
 
 @contextlib.contextmanager
-def replaying(run: OpenRun, make_wire: MakeWire, rounds_of: Mapping[Id, Sequence[int]]) -> Iterator[RemoteFederation]:
+def replaying(run: OpenRun, make_wire: MakeWire, rounds_of: Mapping[Id, Sequence[int]]) -> Iterator[ReplayFederation]:
     """Reach the clients of a run that is open for reading, to replay its rounds. Nothing is written."""
     contacts = run.remote.contacts
     signatures = Signatures(lambda client: public_key_of(run, client))
     with make_wire(run, signatures) as wire:
-        yield RemoteFederation(
-            SignedWire(wire, signatures), run_id(run), contacts, lambda _: (), replaying=lambda c: rounds_of.get(c, ())
-        )
+        messages = Messages(SignedWire(wire, signatures), run_id(run), contacts)
+        yield ReplayFederation(messages, lambda client: rounds_of.get(client, ()))
 
 
 def deployed_wire(workforce: Workforce) -> MakeWire:

@@ -126,17 +126,20 @@ class Told:
         }
 
     def newcomers(self) -> list[Newcomer]:
-        """Return the additions that clients tell of. From now on they are taken for added."""
+        """Return the additions that clients have reported and that do not join yet."""
         by_client: dict[Id, list[str]] = {}
         for client, handle in self._additions:
             if client in self.run.server.roster:
                 by_client.setdefault(client, []).append(handle)
-        self._joining |= self._additions.keys()
-        self._additions.clear()
         return [
             Newcomer(client, None, tuple((ADDITION + handle, b"") for handle in own))
             for client, own in by_client.items()
         ]
+
+    def begin_additions(self) -> None:
+        """Note that the reported additions join now, so that reports of them are not taken for new ones."""
+        self._joining |= self._additions.keys()
+        self._additions.clear()
 
     # What clients are to be told
 
