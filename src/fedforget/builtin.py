@@ -15,7 +15,7 @@ from fedforget.data.registry import DIGITS, NAMES, dataset_of
 from fedforget.errors import InvalidInput, RunDamaged
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 from fedforget.store.plan_file import NAME, PlanFile, Settings
 from fedforget.store.run_directory import OpenRun
 
@@ -50,7 +50,7 @@ def start_run(
     without: Sequence[Request] = (),
     model: str | None = None,
     weights: Path | None = None,
-    enrolments: Sequence[Enrolment] = (),
+    enrolments: Sequence[EnrolledClient] = (),
 ) -> bool:
     """Create a run on a built-in dataset, and return True; or find that it exists with the same plan.
 

@@ -28,8 +28,8 @@ from fedforget.federation.party import ClientParty, EpochInMemory
 from fedforget.federation.signing import sign, verified
 from fedforget.federation.standing import (
     Addition,
+    ClientRequest,
     Standing,
-    Withdrawal,
     addition_id,
     addition_in,
     standing_in,
@@ -45,8 +45,8 @@ def handle(number: int) -> str:
     return f"{number:032x}"
 
 
-def withdrawal(number: int, *, whole: bool = False) -> Withdrawal:
-    return Withdrawal(handle(number), "exogenous", None, "2027-01-31T12:00:00.000+00:00", whole)
+def withdrawal(number: int, *, whole: bool = False) -> ClientRequest:
+    return ClientRequest(handle(number), "exogenous", None, "2027-01-31T12:00:00.000+00:00", whole)
 
 
 def ledger_of(life: Life, client: Id) -> LedgerInMemory:
@@ -153,7 +153,7 @@ def life() -> Life:
     return Life(WORLD, PLAN, 4)
 
 
-def test_server_never_learns_which_samples_go(life: Life) -> None:
+def test_server_never_learns_withdrawn_sample_ids(life: Life) -> None:
     learn(life.server, 6)
     ledger_of(life, "03").withdraw(withdrawal(1), ["x", "z"])
     forget(life.server, [Request("03", withdrawal_id(handle(1)))])
@@ -212,7 +212,7 @@ def asked_of(party: ClientParty, kind: str, **fields: Any) -> Parcel:
     return party.answer(parcels.request(RUN, party._epoch.now(), kind, party.client, **fields))
 
 
-def test_every_answer_says_who_the_client_is_and_how_it_stands(life: Life) -> None:
+def test_every_answer_carries_the_client_and_its_report(life: Life) -> None:
     party = life.flower.parties[0]
     before = standing_in(asked_of(party, parcels.PRESENCE), 0)
     assert before.root is not None
@@ -252,7 +252,7 @@ GOOD: dict[str, Any] = Standing(
         {"withdrawals": [{**GOOD["withdrawals"][0], "whole": 1}]}, {"additions": [{}]}, {"additions": ["x"]},
     ],
 )  # fmt: skip
-def test_descriptions_that_no_client_gives_are_refused(change: dict[str, Any]) -> None:
+def test_malformed_reports_are_refused(change: dict[str, Any]) -> None:
     assert standing_in(Parcel({"now": GOOD}), 0).fields() == GOOD
     with pytest.raises(TrainingFailed, match="client 0 sent a description of itself"):
         standing_in(Parcel({"now": GOOD | change}), 0)

@@ -153,7 +153,7 @@ def test_answers_in_another_order_and_messages_that_come_twice_change_nothing(li
     assert life.view() == view(inline)
 
 
-def test_late_messages_of_an_epoch_take_nothing_away(life: Life) -> None:
+def test_late_messages_of_an_epoch_rewind_no_valid_notes(life: Life) -> None:
     """A round that was trained twice, with rounds after it, and a rewind with rounds after it."""
     learn(life.server, 4)
     forget(life.server, [Request("03", life.memory.samples("03").at(0))])
@@ -192,7 +192,7 @@ def test_a_late_message_of_a_round_that_was_rewound_is_refused(life: Life) -> No
     assert life.view() == before
 
 
-def test_clients_that_ignored_the_epoch_would_be_found() -> None:
+def test_clients_that_ignore_the_epoch_fail_the_test() -> None:
     """They note late messages of rounds that no longer draw them, and the state is another one."""
     world: World = {client: (0, 1, 2) for client in range(8)}  # noqa: C420 (a World's ids may be words)
     different = 0
@@ -237,7 +237,7 @@ def test_a_silent_client_is_named_and_its_round_goes_on_when_it_answers(life: Li
     assert life.view() == view(inline)
 
 
-def test_a_client_erased_while_it_is_away_is_told_when_it_is_back(life: Life) -> None:
+def test_client_erased_while_away_is_sent_the_removal_when_it_is_back(life: Life) -> None:
     learn(life.server, 6)
     node = life.flower.node_of("03")
     life.flower.grid.fault = lambda message: None if message.metadata.dst_node_id == node else message
@@ -400,7 +400,7 @@ class Lies:
         {"first_steps": [1, None], "now_empty": 0}, {"first_steps": "12", "now_empty": False}, {"error": "no"},
     ],
 )  # fmt: skip
-def test_first_steps_that_no_client_gives_are_refused(body: dict[str, Any]) -> None:
+def test_malformed_first_steps_are_refused(body: dict[str, Any]) -> None:
     flower, _ = with_learner(HistoryIsTheModel())
     Lies(flower, body)
     with pytest.raises(TrainingFailed, match="client 0 sent"):

@@ -155,7 +155,7 @@ def learned(rounds: int) -> Server:
     return server
 
 
-def test_a_question_that_gets_lost_again_and_again_is_an_error_and_the_round_can_be_repeated() -> None:
+def test_message_lost_every_time_raises_and_the_round_can_be_repeated() -> None:
     server, nodes = on_nodes(WORLD, PLAN, 4)
     learn(server, 1)
     before = view(server)
@@ -274,7 +274,7 @@ def test_bytes_are_counted_in_both_directions() -> None:
 
 
 @pytest.mark.parametrize("keep", [True, False])
-def test_nodes_that_others_use_too_stay_when_a_trainer_closes(keep: bool) -> None:
+def test_shared_nodes_stay_open_when_a_trainer_closes(keep: bool) -> None:
     closed: list[bool] = []
 
     class Closes:
@@ -332,7 +332,7 @@ def test_an_answer_that_cannot_be_read_is_refused(body: dict[str, Any]) -> None:
         local_rounds.trained_in(Parcel(body, MODEL), 7)
 
 
-def test_an_app_that_computes_nothing_says_so() -> None:
+def test_round_at_app_without_learner_is_refused() -> None:
     nodes = InNodes(computing(Stumbles()))
     nodes.grid.apps = dict.fromkeys(nodes.grid.apps, client_app_of())
     with pytest.raises(InvalidInput, match="this node computes no rounds"):

@@ -25,7 +25,7 @@ from fedforget.federation.flower.grid import GridWire
 from fedforget.federation.flower.post import GridPost
 from fedforget.federation.ledger import LedgerInMemory
 from fedforget.federation.party import ClientParty, EpochInMemory
-from fedforget.federation.standing import Withdrawal
+from fedforget.federation.standing import ClientRequest
 from fedforget.federation.wires import Signatures, Wire
 from fedforget.requests.lifecycle import Basis, Receipt, Submission
 from fedforget.run import OWN
@@ -38,7 +38,7 @@ from fedforget.session.status import Status, status_of
 from fedforget.session.workforce import Workforce
 from fedforget.store import run_directory
 from fedforget.store.books.tree import sample_key
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
@@ -111,14 +111,14 @@ class Deployed:
         learner = TorchLearner(self.model.module, self.data, self.plan.local, loss, self.model.pristine)
         self.grid.apps[self.node_of(client)] = app_of(self.party(client, learner))
 
-    def enrolment(self, client: Id) -> Enrolment:
+    def enrolment(self, client: Id) -> EnrolledClient:
         standing = self._ledgers[client].standing()
         assert standing.root is not None
         assert standing.commitment is not None
         key = self.keys[client].public_key().public_bytes_raw() if self.signed else None
-        return Enrolment(client, standing.commitment, standing.root, key)
+        return EnrolledClient(client, standing.commitment, standing.root, key)
 
-    def enrolment_of_new(self, client: Id) -> Enrolment:
+    def enrolment_of_new(self, client: Id) -> EnrolledClient:
         """Return the enrolment of a client that is set up anew, with the seed that it had."""
         if client not in self.memory.commitments():
             self.provision(client)
@@ -128,7 +128,7 @@ class Deployed:
     def withdraw(self, client: Id, *samples: Id, number: int = 1, basis: str = "exogenous", whole: bool = False) -> str:
         """Make a request at a client. Return its handle."""
         handle = f"{number:032x}"
-        self._ledgers[client].withdraw(Withdrawal(handle, basis, None, RECEIVED, whole), samples)
+        self._ledgers[client].withdraw(ClientRequest(handle, basis, None, RECEIVED, whole), samples)
         return handle
 
     # What the server does

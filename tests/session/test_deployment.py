@@ -69,7 +69,7 @@ def test_roster_is_listed_without_sizes(there: Deployed) -> None:
     assert json.loads(done.stdout)["clients"] == [{"client": client, "samples": None} for client in DATA]
 
 
-def test_what_asks_for_samples_is_refused_with_the_way_to_ask_the_client(there: Deployed) -> None:
+def test_reading_samples_of_deployed_run_is_refused_with_the_client_command(there: Deployed) -> None:
     with (
         run_directory.reading(there.path) as run,
         pytest.raises(InvalidInput, match="on their own machines") as refused,
@@ -203,7 +203,7 @@ def test_silent_client_blocks_its_round_and_is_named(there: Deployed, tmp_path: 
     assert there.digest() == inline(tmp_path / "inline")
 
 
-def test_silent_client_may_be_erased_and_is_told_when_it_is_back(there: Deployed, tmp_path: Path) -> None:
+def test_erased_silent_client_is_sent_the_removal_when_it_is_back(there: Deployed, tmp_path: Path) -> None:
     there.train(1)
     there.silence(4)
     with pytest.raises(ClientUnreachable):
@@ -223,7 +223,7 @@ def test_silent_client_may_be_erased_and_is_told_when_it_is_back(there: Deployed
         assert 4 not in run.remote.contacts.enrolled()
 
 
-def test_silent_client_may_be_erased_while_its_own_request_waits_for_it(there: Deployed, tmp_path: Path) -> None:
+def test_erasing_silent_client_finishes_its_own_waiting_request(there: Deployed, tmp_path: Path) -> None:
     there.train()
     there.withdraw(4, used(there, 4))
 

@@ -17,7 +17,7 @@ from fedforget.federation.parcels import Parcel
 from fedforget.federation.party import ClientParty
 from fedforget.session.enrolling import enroll
 from fedforget.store import run_directory
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 from tests.federation.flower_in_process import OwnPart, app_of
 from tests.requests.world import opened
 from tests.session.deployed import Deployed
@@ -104,7 +104,7 @@ def test_old_answer_is_refused(there: Deployed) -> None:
         there.train()
 
 
-def test_client_cannot_ask_for_another_ones_data(there: Deployed, tmp_path: Path) -> None:
+def test_client_cannot_request_erasure_of_another_client(there: Deployed, tmp_path: Path) -> None:
     """What a client tells is about itself: a withdrawal names a handle of its own, and no client."""
     there.train()
     there.withdraw(3, 1)
@@ -121,8 +121,8 @@ def test_client_with_another_seed_or_key_is_not_enrolled_twice(there: Deployed) 
     assert enroll(there.path, [own]) == []
     other = Ed25519PrivateKey.generate().public_key().public_bytes_raw()
     for changed in (
-        Enrolment(4, own.commitment, own.root, other),
-        Enrolment(4, bytes(32), own.root, own.public_key),
+        EnrolledClient(4, own.commitment, own.root, other),
+        EnrolledClient(4, bytes(32), own.root, own.public_key),
     ):
         with pytest.raises(InvalidInput, match=r"enrolled in .* with another key or another seed") as refused:
             enroll(there.path, [changed])
@@ -130,7 +130,7 @@ def test_client_with_another_seed_or_key_is_not_enrolled_twice(there: Deployed) 
         assert "erase the client" in refused.value.hint
 
 
-def test_erased_client_comes_back_only_if_that_is_said(there: Deployed, tmp_path: Path) -> None:
+def test_erased_client_returns_only_with_returning(there: Deployed, tmp_path: Path) -> None:
     there.train()
     there.forget(Request(4))
     with pytest.raises(InvalidInput, match="client 4 was erased"):

@@ -8,20 +8,20 @@ from pathlib import Path
 from fedforget.client_side import enrolment
 from fedforget.disk.door import read_named
 from fedforget.errors import InvalidInput, shown
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 
 _MOST = 2**16  # bytes of an enrolment file
 _SUFFIX = ".json"
 
 
-def enrolments_in(directory: Path) -> list[Enrolment]:
+def enrolments_in(directory: Path) -> list[EnrolledClient]:
     """Read all enrolment files in a directory, in the order of their names."""
     if not directory.is_dir():
         raise InvalidInput(f"there is no directory {directory}", hint="name the one with the enrolment files")
     return read_enrolments(sorted(directory.glob(f"*{_SUFFIX}")))
 
 
-def read_enrolments(files: Sequence[Path]) -> list[Enrolment]:
+def read_enrolments(files: Sequence[Path]) -> list[EnrolledClient]:
     """Read enrolment files, and verify their signatures. Refuse two of one client."""
     found = [_read(file) for file in files]
     clients = [each.client for each in found]
@@ -31,10 +31,10 @@ def read_enrolments(files: Sequence[Path]) -> list[Enrolment]:
     return found
 
 
-def _read(file: Path) -> Enrolment:
+def _read(file: Path) -> EnrolledClient:
     try:
         data = read_named(file, _MOST)
     except OSError as error:
         raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
     found = enrolment.Enrolment.parsed(data)
-    return Enrolment(found.client, found.commitment, found.root, found.public_key.public_bytes_raw())
+    return EnrolledClient(found.client, found.commitment, found.root, found.public_key.public_bytes_raw())

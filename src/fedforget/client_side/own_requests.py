@@ -13,7 +13,7 @@ from fedforget.algorithm.ids import Id
 from fedforget.client_side.directory import OpenDirectory
 from fedforget.client_side.state_digest import state_digest
 from fedforget.errors import UnknownTarget
-from fedforget.federation.standing import Withdrawal
+from fedforget.federation.standing import ClientRequest
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import BatchFacts, Intent, Outcome, new_batch_id
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
@@ -47,14 +47,14 @@ class OwnRequests:
             intake = Intake(self._state, self._book, self._state.inbox)
             intake.clear([place for place, _ in intake.accept_inbox()])
 
-    def withdrawals(self) -> tuple[Withdrawal, ...]:
+    def withdrawals(self) -> tuple[ClientRequest, ...]:
         """Return what waits for the server, by handles."""
         pending = self._book.pending()
         handles = self._state.record.handles(pending)
-        found: dict[str, Withdrawal] = {}
+        found: dict[str, ClientRequest] = {}
         for receipt in self._book.receipts_of(list(pending)):
             handle, whole = handles[receipt.id], pending[receipt.id].sample is None
-            known = found.get(handle, Withdrawal(handle, receipt.basis, receipt.deadline, receipt.received, whole))
+            known = found.get(handle, ClientRequest(handle, receipt.basis, receipt.deadline, receipt.received, whole))
             found[handle] = _joined(known, receipt, whole=whole)
         return tuple(found[handle] for handle in sorted(found, key=lambda each: (found[each].received, each)))
 
@@ -145,7 +145,7 @@ class OwnRequests:
         return [intent for intent in self._batches.unfinished() if self._batches.stage(intent) == stage]
 
 
-def _joined(known: Withdrawal, receipt: Receipt, *, whole: bool) -> Withdrawal:
+def _joined(known: ClientRequest, receipt: Receipt, *, whole: bool) -> ClientRequest:
     """Return a withdrawal with one more of its requests: the weaker basis and the earlier deadline win."""
     basis = receipt.basis if known.basis == Basis.EXOGENOUS else known.basis
     deadline = min(filter(None, (known.deadline, receipt.deadline)), default=None)

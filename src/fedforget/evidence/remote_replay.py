@@ -60,9 +60,9 @@ def _check_clients(run: OpenRun, answers: Sequence[Parcel], found: Verification)
     commitments, held = run.server.commitments(), run.remote.held.all()
     wrong = [] if seed is None else [seed]
     wrong += [
-        f"client {client} has another seed than it is committed to"
+        f"client {client}: {problem}"
         for client, each in known.items()
-        if client in commitments and each.commitment != commitments[client]
+        if client in commitments and (problem := each.seed_problem(commitments[client])) is not None
     ]
     found.seeds_ok = not wrong
     found.problems += wrong

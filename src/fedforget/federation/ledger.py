@@ -1,4 +1,4 @@
-"""What a client keeps beside its memory: the requests that are made at it, and what it says about itself."""
+"""The port for a client's own requests and its report to the server."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from fedforget.algorithm.ports import ClientMemory
 from fedforget.algorithm.seeds import Seed
 from fedforget.algorithm.tree import leaves_of, root_of
 from fedforget.errors import InvalidInput, UnknownTarget, shown
-from fedforget.federation.standing import Addition, Standing, Withdrawal, addition_in, withdrawal_in
+from fedforget.federation.standing import Addition, ClientRequest, Standing, addition_in, withdrawal_in
 
 Samples = tuple[tuple[Id, bytes], ...]  # ids with the digests of their contents
 
 
 class ClientLedger(Protocol):
-    """One client's account of itself. Every change is durable before it returns, and idempotent."""
+    """One client's requests and report. Every change is durable before it returns, and idempotent."""
 
     def standing(self) -> Standing: ...
 
@@ -40,16 +40,16 @@ class ClientLedger(Protocol):
         """Return the samples behind each id of a message. An addition that was carried out has none."""
 
     def removing(self, given: Sequence[Id] | None) -> None:
-        """Note that these withdrawals (None: the client with everything) are about to be carried out."""
+        """Note that these withdrawals (None: the whole client) are about to be carried out."""
 
     def removed(self, given: Sequence[Id] | None) -> None:
-        """Note that these withdrawals (None: the client with everything) are carried out."""
+        """Note that these withdrawals (None: the whole client) are carried out."""
 
     def joined(self, given: Sequence[Id]) -> None:
         """Note that these additions are carried out."""
 
     def done(self, handles: Collection[str], facts: Mapping[str, Any]) -> None:
-        """Purge what these withdrawals and additions erased or held: the server has finished them, with these facts."""
+        """Purge the data of these withdrawals and additions: the server has finished them, with these facts."""
 
     # Rounds
 
@@ -63,9 +63,9 @@ class ClientLedger(Protocol):
         """Note whether the learner repeats what an earlier round computed."""
 
     def new_seed(self, key: str, given: Seed | None) -> Seed:
-        """Draw a new seed for a reason: the same one for the same key. ``given``: the one that the server sent, if any.
+        """Draw a new seed; repeated calls with the same key return the same seed.
 
-        A client that makes its own secrets refuses a given one.
+        ``given``: a seed that the server sent. A client that makes its own secrets refuses a given one.
         """
 
 
@@ -77,7 +77,7 @@ class LedgerInMemory:
     ) -> None:
         self._client, self._memory, self._key = client, memory, key
         self._contents = dict(contents or {})
-        self._withdrawals: dict[str, tuple[Withdrawal, tuple[Id, ...]]] = {}
+        self._withdrawals: dict[str, tuple[ClientRequest, tuple[Id, ...]]] = {}
         self._additions: dict[str, tuple[Id, ...]] = {}
         self.carried_out: list[str] = []
         self.finished: dict[str, Mapping[str, Any]] = {}
@@ -85,7 +85,7 @@ class LedgerInMemory:
 
     # Requests made here
 
-    def withdraw(self, withdrawal: Withdrawal, samples: Sequence[Id] = ()) -> None:
+    def withdraw(self, withdrawal: ClientRequest, samples: Sequence[Id] = ()) -> None:
         self._withdrawals[withdrawal.handle] = withdrawal, tuple(samples)
 
     def add(self, handle: str, samples: Sequence[Id]) -> None:
@@ -110,7 +110,7 @@ class LedgerInMemory:
         )
 
     def _ready_additions(self, present: IdSet) -> list[str]:
-        """Return the additions that wait, and that no sample under the same id keeps waiting."""
+        """Return the pending additions, except those with a sample whose id is still present."""
         return [
             handle
             for handle, samples in self._additions.items()

@@ -1,4 +1,4 @@
-"""What server and clients send each other when a wire is between them: each message of the port as a parcel.
+"""Encode the port's messages for a network: each becomes a parcel.
 
 A parcel has a body that JSON can hold and, where a model travels, its arrays. Neither side trusts what it unpacks.
 """
@@ -45,7 +45,7 @@ def request(run: str, epoch: int, kind: str, client: Id | None, model: Arrays | 
 
 
 def failure(error: FedForgetError) -> Parcel:
-    """Return the answer of a client that could not do what it was asked."""
+    """Return the answer of a client that raised an error."""
     return Parcel({"error": {"code": error.code, "message": error.message, "hint": error.hint}})
 
 
@@ -71,7 +71,7 @@ _KINDS = _kinds(FedForgetError)
 
 
 def broken(client: Id, what: str) -> TrainingFailed:
-    """The error for an answer that no client of ours gives."""
+    """Return the error for a malformed answer."""
     return TrainingFailed(
         f"client {shown(client)} sent {what}", hint="update FedForget there, and give the same command again"
     )

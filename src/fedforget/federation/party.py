@@ -1,12 +1,11 @@
 """One client on its own side of the wire: it answers the server from its own memory.
 
 The server may send a message twice, and an old message may arrive late. The server raises its *epoch* when it starts
-and before it takes anything back; a client that has seen an epoch refuses messages of earlier ones, so a late message
-never brings back what a rewind took away. Within an epoch rounds only go forward, and notes are taken back before the
-first of them: the client remembers the last round that it has trained, so a late message never takes away what
-stands.
+and before it rewinds anything; a client that has seen an epoch refuses messages of earlier ones, so a late message
+cannot restore rewound notes. Within an epoch rounds only go forward, and notes are rewound before the first of them:
+the client remembers the last round that it has trained, so a late message cannot rewind valid notes.
 
-With every answer goes what the client says about itself (``standing``), and where it has a key, a signature.
+Each answer carries the client's report (``standing``) and, if the client has a key, a signature.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ class ClientParty:
         if task.round < last:
             raise InvalidInput(f"client {shown(self.client)} refuses a round from before the last one that it trained")
         if task.round > last:
-            self._federation.rewind(task.round - 1)  # notes that the server has not committed, of an earlier epoch
+            self._federation.rewind(task.round - 1)  # notes of an earlier epoch that the server has not committed
             self._epoch.trains(task.round)
         self.ledger.before_training(task.round, mixed=asked.body.get("mixed") is True)
         [reply] = self._federation.train([task])
@@ -239,7 +238,7 @@ class ClientParty:
 
     def _rewind(self, asked: Parcel) -> Parcel:
         rounds_done = int(asked.body["rounds_done"])
-        if self._is_present() and rounds_done >= self._epoch.last_round():  # else it is late: it was done before
+        if self._is_present() and rounds_done >= self._epoch.last_round():  # otherwise the message is late
             self._federation.rewind(rounds_done)
         return Parcel({})
 

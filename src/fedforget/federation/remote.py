@@ -99,12 +99,12 @@ class RemoteFederation:
         return sorted(present, key=lambda presence: id_block(presence.client))
 
     def give_plan(self, clients: Sequence[Id], plan: str) -> dict[Id, FedForgetError]:
-        """Send the plan of the run to clients that do not have it. Return why some of them do not take it."""
+        """Send the plan of the run to clients that lack it. Return the errors of those that refuse it."""
         answers = self._ask([self._to(parcels.PLAN, client, plan=plan) for client in clients])
         return {c: answer for c, answer in zip(clients, answers, strict=True) if isinstance(answer, FedForgetError)}
 
     def done(self, handles: Mapping[Id, Collection[str]], facts: Mapping[str, Any]) -> list[Id]:
-        """Tell clients that their requests are carried out and purged. Return those that this did not reach."""
+        """Tell clients that their requests are carried out and purged. Return the unreachable ones."""
         asked = [
             self._to(parcels.DONE, client, handles=sorted(own), facts=dict(facts)) for client, own in handles.items()
         ]
@@ -178,7 +178,7 @@ class RemoteFederation:
         self._hold(list(zip(parts, self._answers(asked), strict=True)))
 
     def _deliver_removals(self, clients: Sequence[Id]) -> None:
-        """Remove whole clients, and note those that can't be reached: the server forgets them all the same."""
+        """Remove whole clients, and record the unreachable ones: the server forgets them all the same."""
         silent = set(self._absences.silent())
         for client in clients:
             if self._absences.until_done or client in silent:
@@ -197,12 +197,12 @@ class RemoteFederation:
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:
         self._messages.begin_epoch()
-        told = [new for new in newcomers if new.enrolled is None]
+        sent = [new for new in newcomers if new.enrolled is None]
         for new in newcomers:
             if new.enrolled is not None and self._listener is not None:  # it holds its data already
                 self._listener.holds(new.client, Standing(new.enrolled.root, NO_NOTES, new.enrolled.commitment))
-        answers = self._answers([self._to(parcels.JOIN, new.client, **parcels.newcomer_fields(new)) for new in told])
-        self._hold(list(zip([new.client for new in told], answers, strict=True)))
+        answers = self._answers([self._to(parcels.JOIN, new.client, **parcels.newcomer_fields(new)) for new in sent])
+        self._hold(list(zip([new.client for new in sent], answers, strict=True)))
 
     def reseed(self, seeds: Mapping[Id, Seed]) -> None:
         self._messages.begin_epoch()
@@ -211,9 +211,9 @@ class RemoteFederation:
     def rewind(self, rounds_done: int) -> None:
         self._messages.begin_epoch()
         away = {*self._undelivered, *self._absences.leaving()}
-        told = sorted(set(self._drawn_after(rounds_done)) - away, key=id_block)
-        answers = self._answers([self._to(parcels.REWIND, client, rounds_done=rounds_done) for client in told])
-        self._hold(list(zip(told, answers, strict=True)))
+        affected = sorted(set(self._drawn_after(rounds_done)) - away, key=id_block)
+        answers = self._answers([self._to(parcels.REWIND, client, rounds_done=rounds_done) for client in affected])
+        self._hold(list(zip(affected, answers, strict=True)))
 
     def close(self) -> None:
         self._messages.close()

@@ -1,4 +1,4 @@
-"""Signatures of answers: they come from the client that the roster names, and answer this message and no other."""
+"""Signatures of answers: they are made by the client that the roster names, and are bound to one message."""
 
 from __future__ import annotations
 

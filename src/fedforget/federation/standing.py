@@ -1,4 +1,4 @@
-"""What a client says about itself with every answer: its root, its notes, its environment, and what it asks for.
+"""The report that a client attaches to every answer: its root, its notes, its environment, and its requests.
 
 A request that is made at a client gets a handle, a random name. The server carries it out by that handle: it never
 learns which samples the handle stands for, nor how many.
@@ -21,7 +21,7 @@ _BASES = ("exogenous", "model-informed", "unknown")
 
 
 @dataclass(frozen=True, slots=True)
-class Withdrawal:
+class ClientRequest:
     """A request made at a client: to erase the samples behind a handle, or (``whole``) the client."""
 
     handle: str
@@ -40,14 +40,18 @@ class Addition:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a client holds now. The digests are None if its data have left the run."""
+    """A client's report. The digests are None if its data have left the run."""
 
     root: bytes | None = None
     notes: bytes | None = None
     commitment: bytes | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
-    withdrawals: tuple[Withdrawal, ...] = ()
+    withdrawals: tuple[ClientRequest, ...] = ()
     additions: tuple[Addition, ...] = ()
+
+    def seed_problem(self, committed: bytes) -> str | None:
+        """Return what is wrong if the client's seed is not the one of its commitment in the roster."""
+        return None if self.commitment == committed else "it has another seed than the one it is committed to"
 
     def fields(self) -> dict[str, Any]:
         """Return what JSON can hold, as ``now`` of an answer."""
@@ -61,7 +65,7 @@ class Standing:
 
 
 def standing_in(answer: Parcel, client: Id) -> Standing:
-    """Return what a client says about itself with an answer."""
+    """Return the report in an answer."""
     try:
         found = answer.body["now"]
         return Standing(
@@ -76,12 +80,12 @@ def standing_in(answer: Parcel, client: Id) -> Standing:
         raise broken(client, "a description of itself that cannot be read") from error
 
 
-def _withdrawal(found: Mapping[str, Any]) -> Withdrawal:
+def _withdrawal(found: Mapping[str, Any]) -> ClientRequest:
     deadline, basis, whole = found["deadline"], found["basis"], found["whole"]
     if basis not in _BASES or type(whole) is not bool:
         raise ValueError("it is not a withdrawal")
     deadline = None if deadline is None else _text(deadline)
-    return Withdrawal(_handle(found["handle"]), basis, deadline, _text(found["received"]), whole)
+    return ClientRequest(_handle(found["handle"]), basis, deadline, _text(found["received"]), whole)
 
 
 def _handle(found: Any) -> str:

@@ -1,4 +1,4 @@
-"""Wires that add one concern to another wire: signatures are verified, and silence is noted."""
+"""Wires that add one concern to another wire: signatures are verified, and silence is recorded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Signatures:
 
 
 class SignedWire:
-    """A ``Wire`` whose answers come from the clients that they name."""
+    """A ``Wire`` that verifies the signature of each answer."""
 
     def __init__(self, wire: Wire, signatures: Signatures) -> None:
         self._wire, self._signatures = wire, signatures
@@ -99,9 +99,9 @@ class SignedWire:
 
 
 class GuardedWire:
-    """A ``Wire`` that asks nothing of clients that are not in order, but to remove everything.
+    """A ``Wire`` that sends only removals to clients with a known problem.
 
-    ``problems``: what is wrong with each of them.
+    ``problems``: the problem of each.
     """
 
     def __init__(self, wire: Wire, problems: Mapping[Id, FedForgetError]) -> None:
@@ -155,7 +155,7 @@ class CountingWire:
 
 
 class Attendance(Protocol):
-    """Notes which clients answer."""
+    """Records which clients answer."""
 
     def answered(self, *clients: Id) -> None: ...
 
@@ -163,7 +163,7 @@ class Attendance(Protocol):
 
 
 class AttentiveWire:
-    """A ``Wire`` that notes which clients do not answer, and that they answer again."""
+    """A ``Wire`` that records when clients fall silent and when they answer again."""
 
     def __init__(self, wire: Wire, attendance: Attendance) -> None:
         self._wire, self._attendance = wire, attendance

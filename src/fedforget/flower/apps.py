@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,51 +67,72 @@ def server_app(
     run config may name the directory (``run``, an absolute path), the last round (``rounds``), the ``seed``,
     ``eval-every``, and a request file of data to leave out (``without``); its values take the place of the arguments.
     """
-    app = ServerApp()
-    chosen = None if clients is None else list(clients)
-
-    def work(grid: Grid, config: Mapping[str, Any]) -> Status:
-        given = config.get("seed", "")
-        root = seed if given == "" else given
-        directory = _directory(config.get("run") or run)
-        if is_deployed(directory, config):
-            return _deployed(grid, config, directory, SeedSource.of_person(root))
-        ids = range(len(list(grid.get_node_ids()))) if chosen is None else chosen
-        with own_streams():
-            start_stream(SeedSource.of_person(root).initial_model())  # the initial weights are a function of the seed
-            module = model()
-        opened = Run(
-            directory,
-            plan,
-            model=module,
-            data=FederatedData({client: data(client) for client in ids}, None if test is None else test()),
-            loss=loss,
-            seed=root,
-            without=read_requests(Path(str(config["without"])).expanduser()) if config.get("without") else (),
-            federation=Workforce(FLOWER_APP, nodes=GridNodes(GridPost(grid))),
-        )
-        return _work_on(opened, config)
-
-    def _deployed(grid: Grid, config: Mapping[str, Any], directory: Path, source: SeedSource) -> Status:
-        with own_streams():
-            start_stream(source.initial_model())
-            module = model()
-        files = Path(str(config["enrolled"])).expanduser() if config.get("enrolled") else None
-        tests = None if test is None else test()
-        there = Deployed(directory, plan, Model.of(module, loss), tests, source, files)
-        shown = ShowProgress(_trained, _recomputed, _carried_out)
-        until, every = int(config.get("rounds", 0)) or None, int(config.get("eval-every", 0)) or None
-        return there.work(GridPost(grid), float(config.get("patience", 0)) or PATIENCE, until, every, shown)
+    app, chosen = ServerApp(), None if clients is None else tuple(clients)
+    work = _ServerWork(model, data, plan, chosen, test, loss, run, seed)
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         try:
-            _report(work(grid, context.run_config))
+            _report(work.on(grid, context.run_config))
         except FedForgetError as error:
             log.error("fedforget: %s (%s)", error.message, error.hint)  # noqa: TRY400 (Flower shows where it was raised)
             raise
 
     return app
+
+
+@dataclass(frozen=True, slots=True)
+class _ServerWork:
+    """The arguments of ``server_app``, and what the app does with them."""
+
+    model: MakeModel
+    data: DataOf
+    plan: Plan
+    clients: tuple[Any, ...] | None
+    test: Callable[[], tuple[Any, Any]] | None
+    loss: MakeLoss | None
+    run: str | Path | None
+    seed: int | str | None
+
+    def on(self, grid: Grid, config: Mapping[str, Any]) -> Status:
+        """Work on the run that the run config names."""
+        seed = self.seed if config.get("seed", "") == "" else config["seed"]
+        directory = _directory(config.get("run") or self.run)
+        if is_deployed(directory, config):
+            return self._deployed(grid, config, directory, SeedSource.of_person(seed))
+        return self._simulated(grid, config, directory, seed)
+
+    def _simulated(self, grid: Grid, config: Mapping[str, Any], directory: Path, seed: Any) -> Status:
+        ids = range(len(list(grid.get_node_ids()))) if self.clients is None else self.clients
+        module = self._initial_module(SeedSource.of_person(seed))
+        opened = Run(
+            directory,
+            self.plan,
+            model=module,
+            data=FederatedData({client: self.data(client) for client in ids}, self._tests()),
+            loss=self.loss,
+            seed=seed,
+            without=read_requests(Path(str(config["without"])).expanduser()) if config.get("without") else (),
+            federation=Workforce(FLOWER_APP, nodes=GridNodes(GridPost(grid))),
+        )
+        return _work_on(opened, config)
+
+    def _deployed(self, grid: Grid, config: Mapping[str, Any], directory: Path, seeds: SeedSource) -> Status:
+        module = self._initial_module(seeds)
+        files = Path(str(config["enrolled"])).expanduser() if config.get("enrolled") else None
+        there = Deployed(directory, self.plan, Model.of(module, self.loss), self._tests(), seeds, files)
+        shown = ShowProgress(_trained, _recomputed, _carried_out)
+        until, every = int(config.get("rounds", 0)) or None, int(config.get("eval-every", 0)) or None
+        return there.work(GridPost(grid), float(config.get("patience", 0)) or PATIENCE, until, every, shown)
+
+    def _initial_module(self, seeds: SeedSource) -> nn.Module:
+        """Build the module. Its initial weights are a function of the seed."""
+        with own_streams():
+            start_stream(seeds.initial_model())
+            return self.model()
+
+    def _tests(self) -> tuple[Any, Any] | None:
+        return None if self.test is None else self.test()
 
 
 def client_app(*, model: MakeModel, data: DataOf, loss: MakeLoss | None = None) -> ClientApp:

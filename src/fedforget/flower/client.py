@@ -1,4 +1,4 @@
-"""What a node of a deployment computes with: the client in its state directory, its samples, and the run's model."""
+"""Build the learner of a deployment node: the client in its state directory, its samples, and the run's model."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from fedforget.client_side.identity import Identity
 from fedforget.client_side.opened import Learning, LearningOf, OpenClient, open_client
 from fedforget.data.federations import recorded
 from fedforget.errors import InvalidInput, LearnerDiffers
+from fedforget.federation.flower.client import no_client_error
 from fedforget.federation.parcels import Parcel
 from fedforget.session.engine import Model
 from fedforget.training.arithmetic import fixed_arithmetic
@@ -25,12 +26,10 @@ from fedforget.training.models import build_model
 from fedforget.training.streams import own_streams
 from fedforget.training.weights import float_type
 
-_HINT = "start it with --node-config \"state-dir='DIR'\", made by `fedforget client init`; see docs/flower.md"
-
 
 @dataclass(frozen=True, slots=True)
 class Answering:
-    """A client that this process holds, and what its rounds are computed with."""
+    """A client whose state directory is open, and its learner."""
 
     client: OpenClient
     learning: LearningOf
@@ -43,7 +42,7 @@ class Answering:
 def answering(node_config: Mapping[str, Any], learning: LearningOf) -> Iterator[Answering]:
     """Open the client of a node for one message."""
     if not node_config.get("state-dir"):
-        raise InvalidInput("this node holds no client's data", hint=_HINT)
+        raise no_client_error()
     with open_client(_state_dir(node_config)) as client:
         yield Answering(client, learning)
 
@@ -69,7 +68,7 @@ class OwnLearner:
 
 
 def learning_of(client: OpenClient, model: Model, samples: Any) -> Learning:
-    """Return what computes a client's rounds: its model, on its samples. Refuse a model that is not the run's."""
+    """Return the learner of a client: its model, on its samples. Refuse a model that is not the run's."""
     file = client.plan_file
     if file is None:
         raise InvalidInput("the client has no plan yet", hint="the server sends it first")

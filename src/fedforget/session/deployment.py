@@ -1,4 +1,4 @@
-"""A session on a run whose clients are on other machines: what clients ask for is carried out at every contact."""
+"""A session on a run whose clients are on other machines: client requests are carried out at every contact."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from fedforget.federation.wires import AttentiveWire, CountingWire, GuardedWire,
 from fedforget.requests.lifecycle import Basis, Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets
+from fedforget.session.client_reports import ClientReports
 from fedforget.session.guard import LearnersElsewhere
 from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.session.session import Session
 from fedforget.session.status import Status
-from fedforget.session.told import Told
 from fedforget.session.work import RunWork
 from fedforget.store.run_directory import OpenRun
 
@@ -50,7 +50,7 @@ class Deployment:
 
     run: OpenRun
     federation: RemoteFederation
-    told: Told
+    reports: ClientReports
     session: Session
     traffic: Traffic
 
@@ -59,20 +59,20 @@ class Deployment:
     def on(
         cls, run: OpenRun, make_wire: MakeWire, make_engine: Callable[[], Engine], options: RoundOptions = _AS_GIVEN
     ) -> Iterator[Deployment]:
-        """Start a session, and ask every client that can be reached how it stands."""
-        told, traffic = Told(run), Traffic()
+        """Start a session, and ask every reachable client for its report."""
+        reports, traffic = ClientReports(run), Traffic()
         with contextlib.ExitStack() as stack:
             engine = EngineOnDemand(make_engine, stack)
             engine()
             signatures = Signatures(lambda client: public_key_of(run, client))
             carried = CountingWire(stack.enter_context(make_wire(run, signatures)), traffic)
-            wire = GuardedWire(SignedWire(carried, signatures), told.problems)
-            server, federation = _server_of(run, wire, engine, told, options)
+            wire = GuardedWire(SignedWire(carried, signatures), reports.problems)
+            server, federation = _server_of(run, wire, engine, reports, options)
             stack.callback(federation.close)
             work = RunWork(
-                engine, run, server, options, guard=LearnersElsewhere(server, told.present, options), inbox=told
+                engine, run, server, options, guard=LearnersElsewhere(server, reports.present, options), inbox=reports
             )
-            found = cls(run, federation, told, Session(run, engine, work.processor(), options), traffic)
+            found = cls(run, federation, reports, Session(run, engine, work.processor(), options), traffic)
             found.meet()
             yield found
 
@@ -83,7 +83,10 @@ class Deployment:
     # Contact
 
     def meet(self) -> None:
-        """Ask every node who it is, give the plan to clients that lack it, and tell clients that left that they did."""
+        """Ask every node who it is, and send the plan to clients that lack it.
+
+        Also tell erased clients that they were erased, and clients which of their requests are finished.
+        """
         answers = self.federation.everyone()
         self._examine(answers)
         plan = self.run.file
@@ -92,7 +95,7 @@ class Deployment:
             for each in answers
             if "plan" in each.body and each.body["plan"] != plan.digest and self._takes_part(each)
         ]
-        self.told.problems.update(self.federation.give_plan(without, plan.encode().decode()))
+        self.reports.problems.update(self.federation.give_plan(without, plan.encode().decode()))
         self.federation.met(answers)
         self._processor.accept_inbox()
         self._tell_finished()
@@ -101,18 +104,18 @@ class Deployment:
         ahead = self._processor.server.drawn_after(self.run.server.rounds_done) if answers else ()
         for answer in answers:
             client = parcels.client_in(answer)
-            self.told.examine(client, standing_in(answer, client), may_be_ahead=client in ahead)
+            self.reports.examine(client, standing_in(answer, client), may_be_ahead=client in ahead)
 
     def _takes_part(self, answer: Parcel) -> bool:
         return parcels.client_in(answer) in self.run.server.roster and not answer.body.get("gone")
 
     def _serve(self) -> None:
-        """Let clients in that enrolled, and carry out what clients ask for, until none asks for more."""
+        """Add enrolled clients and carry out client requests until none is pending."""
         while True:
-            newcomers = [*self._enrolled(), *self.told.newcomers()]
-            self.told.begin_additions()
-            wanted = {} if self.run.record.policy.collects else self.told.waiting()
-            if not newcomers and not wanted and not self.told:
+            newcomers = [*self._enrolled(), *self.reports.newcomers()]
+            self.reports.begin_additions()
+            wanted = {} if self.run.record.policy.collects else self.reports.waiting()
+            if not newcomers and not wanted and not self.reports:
                 break
             self._processor.accept_inbox()
             self._processor.forget(wanted)
@@ -126,13 +129,13 @@ class Deployment:
         return [Newcomer(each.client, None, (), Enrolled(each.commitment, each.root)) for each in waiting]
 
     def _tell_finished(self) -> None:
-        """Tell clients what is carried out and purged. One that this does not reach asks again."""
-        for identifier, by_client in self.told.finished().items():
+        """Tell clients which requests are purged. An unreachable client repeats its request at the next contact."""
+        for identifier, by_client in self.reports.finished().items():
             missed = self.federation.done(by_client, self._facts(identifier))
             for client in by_client.keys() - set(missed):
-                self.told.knows(client, by_client[client])
+                self.reports.knows(client, by_client[client])
         if self.run.record.batches.are_unfinished:
-            return  # what a client that left held may not be purged yet
+            return  # an erased client's data may not be purged yet
         self.federation.finish_erasures(self._facts(""))
 
     def _facts(self, identifier: str) -> dict[str, Any]:
@@ -143,7 +146,7 @@ class Deployment:
     # Work
 
     def train(self, goal: int) -> Status:
-        """Finish what was begun and what clients ask for, then train up to round ``goal``. Requests may come between.
+        """Finish begun requests and client requests, then train up to round ``goal``.
 
         A client's request that comes with a reply is carried out after its round.
         """
@@ -177,7 +180,7 @@ class Deployment:
         )
 
     def run_pending(self, *, everything: bool = False) -> list[Receipt]:
-        """Carry out all pending requests, also those that clients tell of. Under ``batch`` only once they are due."""
+        """Carry out all pending requests, also those of clients. Under ``batch`` only once they are due."""
         receipts = self.session.run_pending(everything=everything)
         self._serve()
         return receipts
@@ -193,7 +196,7 @@ def _added(newcomers: Sequence[Newcomer]) -> dict[str, Any]:
 
 
 def _server_of(
-    run: OpenRun, wire: Wire, engine: EngineOnDemand, told: Told, options: RoundOptions
+    run: OpenRun, wire: Wire, engine: EngineOnDemand, reports: ClientReports, options: RoundOptions
 ) -> tuple[Server, RemoteFederation]:
     contacts = run.remote.contacts
 
@@ -206,7 +209,7 @@ def _server_of(
         contacts,
         lambda round_: server.drawn_after(round_),  # noqa: PLW0108 (the server comes later)
         Absences(contacts.undelivered, leaving, lambda: [each.client for each in contacts.silences()], until_done=True),
-        listener=told,
+        listener=reports,
         accept_mixed=options.other_environment is OtherEnvironment.ACCEPT,
     )
 

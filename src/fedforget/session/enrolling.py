@@ -9,19 +9,19 @@ from pathlib import Path
 from fedforget.algorithm.forget import Request
 from fedforget.errors import InvalidInput, shown
 from fedforget.store import run_directory
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 from fedforget.store.run_directory import OpenRun
 
 log = logging.getLogger("fedforget")
 
 
-def enroll(path: Path, enrolments: Sequence[Enrolment], *, returning: bool = False) -> list[Enrolment]:
+def enroll(path: Path, enrolments: Sequence[EnrolledClient], *, returning: bool = False) -> list[EnrolledClient]:
     """Open a run and enter clients, all or none. Return those that are new."""
     with run_directory.writing(path) as run:
         return enter(run, enrolments, returning=returning)
 
 
-def enter(run: OpenRun, enrolments: Sequence[Enrolment], *, returning: bool = False) -> list[Enrolment]:
+def enter(run: OpenRun, enrolments: Sequence[EnrolledClient], *, returning: bool = False) -> list[EnrolledClient]:
     """Enter clients, all or none. They join the roster with the next contact. Return those that are new.
 
     ``returning``: also clients that were erased. A client that is there already keeps its key.
@@ -35,13 +35,13 @@ def enter(run: OpenRun, enrolments: Sequence[Enrolment], *, returning: bool = Fa
     return new
 
 
-def enter_not_erased(run: OpenRun, enrolments: Sequence[Enrolment]) -> None:
+def enter_not_erased(run: OpenRun, enrolments: Sequence[EnrolledClient]) -> None:
     """Enter the clients that were not erased: an enrolment file may outlast its client."""
     book = run.record.book
     enter(run, [each for each in enrolments if book.id_of_exactly(Request(each.client)) is None])
 
 
-def _is_new(run: OpenRun, each: Enrolment, *, returning: bool) -> bool:
+def _is_new(run: OpenRun, each: EnrolledClient, *, returning: bool) -> bool:
     known = run.remote.contacts.enrolment(each.client)
     there = known is not None and each.client not in run.remote.contacts.undelivered
     if known is not None and there and known.public_key == each.public_key and known.commitment == each.commitment:

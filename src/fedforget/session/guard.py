@@ -29,7 +29,7 @@ class LearnerGuard(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnLearner:
+class WitnessGuard:
     """The guard of a run whose clients are trained on this machine."""
 
     engine: EngineOnDemand

@@ -16,7 +16,7 @@ from fedforget.federation.traffic import Traffic
 from fedforget.requests.lifecycle import Receipt, Submission
 from fedforget.requests.processor import Processor
 from fedforget.requests.targets import attach_known_targets, attach_targets
-from fedforget.session.guard import OwnLearner
+from fedforget.session.guard import WitnessGuard
 from fedforget.session.newcomers import newcomers_of
 from fedforget.session.on_demand import EngineOnDemand, server_of
 from fedforget.session.options import RoundOptions
@@ -59,7 +59,7 @@ class Session:
             if run.crashed or options.eval_every is not None:
                 engine()  # it will be needed: refuse a missing model or dataset before anything changes
             server = stack.enter_context(server_of(run, engine, data_checked=data_checked))
-            guard = OwnLearner(engine, run, server, options)
+            guard = WitnessGuard(engine, run, server, options)
             processor = RunWork(engine, run, server, options, guard, run.inbox).processor()
             processor.accept_inbox()
             yield cls(run, engine, processor, options)

@@ -16,7 +16,7 @@ from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.session.engine import Model
 from fedforget.store import hints
-from fedforget.store.contacts import Enrolment
+from fedforget.store.contacts import EnrolledClient
 from fedforget.store.creation import NewRun, create
 from fedforget.store.new_clients import LocalNewClients, RemoteNewClients
 from fedforget.store.plan_file import PlanFile
@@ -58,7 +58,7 @@ def create_run(
 
 
 def create_remote_run(
-    path: Path, wanted: PlanFile, model: Model, seeds: SeedSource, enrolments: Sequence[Enrolment]
+    path: Path, wanted: PlanFile, model: Model, seeds: SeedSource, enrolments: Sequence[EnrolledClient]
 ) -> None:
     """Create a run of clients on other machines. The plan file lacks only the commitment to the server's seed."""
     if not enrolments:

@@ -57,7 +57,7 @@ CREATE TABLE silent (
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment:
+class EnrolledClient:
     """What a client said when it enrolled: its commitment, the root of its samples, and its key."""
 
     client: Id
@@ -104,22 +104,22 @@ class Contacts:
 
     # Enrolment
 
-    def enrolled(self) -> dict[Id, Enrolment]:
+    def enrolled(self) -> dict[Id, EnrolledClient]:
         rows = self.database.rows("SELECT client, commitment, root, public_key FROM enrolled")
-        return {row[0]: Enrolment(*row) for row in rows}
+        return {row[0]: EnrolledClient(*row) for row in rows}
 
-    def enrolment(self, client: Id) -> Enrolment | None:
+    def enrolment(self, client: Id) -> EnrolledClient | None:
         sql = "SELECT client, commitment, root, public_key FROM enrolled WHERE client = ?"
         rows = self.database.rows(sql, (client,))
-        return Enrolment(*rows[0]) if rows else None
+        return EnrolledClient(*rows[0]) if rows else None
 
-    def enroll(self, *new: Enrolment, joins: bool = True) -> None:
+    def enroll(self, *new: EnrolledClient, joins: bool = True) -> None:
         """Enter clients, or replace what is known of them. ``joins``: they are to be added to the roster."""
         rows = ((each.client, each.public_key, each.commitment, each.root, _now(), int(joins)) for each in new)
         with self.database.transaction():
             self.database.run_many("INSERT OR REPLACE INTO enrolled VALUES (?, ?, ?, ?, ?, ?)", rows)
 
-    def waiting(self, roster: IdSet) -> list[Enrolment]:
+    def waiting(self, roster: IdSet) -> list[EnrolledClient]:
         """Return the clients that are enrolled and not in the roster yet, in the order of their ids."""
         known, joining = self.enrolled(), self._joining()
         return [known[client] for client in IdSet.of_canonical([each for each in joining if each not in roster])]

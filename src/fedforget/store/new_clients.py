@@ -14,7 +14,7 @@ from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
 from fedforget.store import contacts, held_digests, server_store, uses
 from fedforget.store.books.books import Books
-from fedforget.store.contacts import Contacts, Enrolment
+from fedforget.store.contacts import Contacts, EnrolledClient
 from fedforget.store.held_digests import HeldDigests
 from fedforget.store.local_part import FILES as LOCAL_FILES
 from fedforget.store.names import CONTACTS, USES
@@ -68,7 +68,7 @@ class LocalNewClients:
 class RemoteNewClients:
     """Clients on other machines, as they enrolled."""
 
-    enrolments: Sequence[Enrolment]
+    enrolments: Sequence[EnrolledClient]
     server_schema: str = held_digests.SCHEMA
     files: tuple[str, ...] = REMOTE_FILES
 

@@ -29,6 +29,14 @@ Open = Callable[[Context], AbstractContextManager[Answers]]
 Compute = Callable[[Parcel], Parcel]
 
 
+def no_client_error() -> InvalidInput:
+    """Return the error for a message to a client at a node without a state directory."""
+    return InvalidInput(
+        "this node holds no client's data",
+        hint="start it with --node-config \"state-dir='DIR'\", made by `fedforget client init`; see docs/flower.md",
+    )
+
+
 def client_app_of(open_party: Open | None = None, compute: Compute | None = None) -> ClientApp:
     """Return a ClientApp that answers for the party of its node, and computes local rounds for any client.
 
@@ -59,9 +67,6 @@ def _answer(asked: Parcel, context: Context, open_party: Open | None, compute: C
             )
         return compute(asked)
     if open_party is None:
-        raise InvalidInput(
-            "this node holds no client's data",
-            hint="start it with --node-config \"state-dir='DIR'\"; see docs/flower.md",
-        )
+        raise no_client_error()
     with open_party(context) as party:
         return party.answer(asked)

@@ -37,7 +37,7 @@ class GridWire:
     """A ``Wire`` over Flower's post.
 
     ``nodes``: the node of each client, as far as it is known; the caller may persist it. ``patience``: seconds that a
-    client may stay silent. ``poll``: seconds between two looks for replies. ``introduction``: seconds that a node has
+    client may stay silent. ``poll``: poll interval in seconds. ``introduction``: seconds that a node has
     to say which client it answers for; it is asked again while a client is missing. ``client_of``: which client an
     answer proves to come from, given what was asked.
     """
@@ -139,7 +139,7 @@ class GridWire:
             elif letter.error == _RAISED or letter.error in _APP_ERRORS:
                 found[place] = _app_failed(each.client, letter.reason)
                 del waiting[place]
-            else:  # the node or its process has gone, or the message: ask again, of the node that is there by then
+            else:  # the node, its process or the message is gone: send again, to the node that is there by then
                 log.warning("client %s did not answer (Flower's error %s)", shown(each.client), letter.error)
                 if letter.error is not None:
                     self.nodes.pop(each.client, None)

@@ -1,7 +1,7 @@
-"""What the clients of a deployment tell the server: what they hold, and which requests were made at them.
+"""The reports of the clients of a deployment: what they hold, and which requests were made at them.
 
-A client tells of a request until it knows that it was carried out. So nothing is lost in a crash of the server, and
-what the record knows already is not taken twice.
+A client reports a request until the server has confirmed it. So no request is lost in a crash of the server, and one
+that the record holds already is not accepted twice.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from fedforget.algorithm.ports import Newcomer
 from fedforget.algorithm.withdrawals import ADDITION, WITHDRAWAL
 from fedforget.disk.files import digest
 from fedforget.errors import FedForgetError, TrainingFailed, shown
-from fedforget.federation.standing import Standing, Withdrawal
+from fedforget.federation.standing import ClientRequest, Standing
 from fedforget.requests.lifecycle import Stage, Submission, as_written
 from fedforget.store.contacts import ADDED, LEAVES, WITHDRAWN, Contacts
 from fedforget.store.run_directory import OpenRun
 
 
 @dataclass(slots=True)
-class Told:
+class ClientReports:
     """A ``Listener``, and the ``Inbox`` of a session: requests of clients beside those that were handed in here."""
 
     run: OpenRun
     present: set[Id] = field(default_factory=set)  # clients that have answered in this session
-    problems: dict[Id, FedForgetError] = field(default_factory=dict)  # of clients that are not in order
+    problems: dict[Id, FedForgetError] = field(default_factory=dict)  # of clients with a known problem
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by digest
     _fresh: dict[Request, Submission] = field(default_factory=dict)
     _additions: dict[tuple[Id, str], None] = field(
@@ -49,9 +49,9 @@ class Told:
         if client not in self.run.server.roster or standing.root is None:
             return
         root, notes = self.run.remote.held.of(client)
-        committed = self.run.server.commitments()[client]
-        if standing.commitment != committed:
-            self.problems[client] = _other_state(client, "it has another seed than the one it is committed to")
+        problem = standing.seed_problem(self.run.server.commitments()[client])
+        if problem is not None:
+            self.problems[client] = _other_state(client, problem)
         elif not self.run.record.batches.are_unfinished:
             if standing.root != root:
                 self.problems[client] = _other_state(client, "its samples are not those that it held last")
@@ -141,7 +141,7 @@ class Told:
         self._joining |= self._additions.keys()
         self._additions.clear()
 
-    # What clients are to be told
+    # What the server confirms to clients
 
     def finished(self) -> dict[str, dict[Id, list[str]]]:
         """Return the handles that are carried out and purged, by the id of the request and the client.
@@ -160,7 +160,7 @@ class Told:
         return found
 
     def knows(self, client: Id, handles: Collection[str]) -> None:
-        """Note that a client knows its requests to be finished."""
+        """Note that a client has received the confirmation of its requests."""
         self._contacts.told(client, handles)
 
 
@@ -175,7 +175,7 @@ def request_of(client: Id, handle: str, kind: str) -> Request:
     return Request(client, None if kind == LEAVES else WITHDRAWAL + handle)
 
 
-def _submission(request: Request, withdrawal: Withdrawal) -> Submission:
+def _submission(request: Request, withdrawal: ClientRequest) -> Submission:
     """Return a client's request as one that was made here. Times that cannot be read are taken to be now."""
     made = Submission.of((request,), withdrawal.basis)
     try:
