@@ -13,13 +13,13 @@ import pytest
 
 from fedforget import Request
 from fedforget.disk.database import Database
-from fedforget.errors import FedForgetError
+from fedforget.errors import ClientUnreachable, FedForgetError
 from fedforget.requests.lifecycle import Basis
 from fedforget.store import run_directory
 from tests.requests.world import opened
 from tests.session.deployed import Deployed
 
-TOLD = ("withdrawal", "addition", "leaving", "silent")
+KINDS = ("withdrawal", "addition", "leaving", "silent", "silent with a request")
 
 
 class Killed(BaseException):
@@ -90,32 +90,54 @@ class Life:
         elif kind == "leaving":
             there.withdraw(2, whole=True)
             self.without = [Request(2)]
-        else:
+        elif kind == "silent":
             there.silence(3)
             self.without = [Request(3)]
+        else:
+            self._wait_for_a_removal(4)
+            self.without = [Request(4)]
         self.kind = kind
 
+    def _wait_for_a_removal(self, client: int) -> None:
+        """Begin a request of a client that falls silent before it removes the sample."""
+        there = self.there
+        there.withdraw(client, next(iter(there.memory.first_steps(client))))
+
+        def after_the_question(message: Any) -> Any:
+            body = str(message.content.config_records["fedforget"]["body"])
+            return None if message.metadata.dst_node_id == there.node_of(client) and '"remove"' in body else message
+
+        there.grid.fault = after_the_question
+        with pytest.raises(ClientUnreachable):
+            there.run_pending()
+        there.silence(client)
+
+    @property
+    def _erases_silent(self) -> bool:
+        return self.kind.startswith("silent")
+
     def act(self) -> None:
-        if self.kind == "silent":
-            self.there.forget(Request(3), basis=Basis.MODEL_INFORMED)
+        if self._erases_silent:
+            self.there.forget(*self.without, basis=Basis.MODEL_INFORMED)
         self.there.train(4)
 
     def require_end(self, path: Path) -> None:
         there = self.there
-        if self.kind == "silent" and not there.receipts():  # killed before the request was durable: given again
-            there.forget(Request(3), basis=Basis.MODEL_INFORMED)
+        if self._erases_silent and "client" not in [receipt.level for receipt in there.receipts()]:
+            there.forget(*self.without, basis=Basis.MODEL_INFORMED)  # killed before the request was durable
         there.train(4)
         assert there.digest() == expected(path, self.kind, self.without)
-        assert [receipt.state for receipt in there.receipts()] == ["purged"] * len(self.without)
-        for client in (2, 4):
+        requests = len(self.without) + (self.kind == "silent with a request")
+        assert [receipt.state for receipt in there.receipts()] == ["purged"] * requests
+        for client in {2, 4} - {request.client for request in self.without if self._erases_silent}:
             assert there.ledger(client).standing().withdrawals == ()
         if self.kind in ("withdrawal", "leaving"):
             assert len(there.ledger(self.without[0].client).finished) == 1
         there.silence()
         there.train(4)
         assert there.status().undelivered == 0
-        if self.kind == "silent":
-            assert 3 not in there.memory.commitments()
+        if self._erases_silent:
+            assert self.without[0].client not in there.memory.commitments()
         with run_directory.reading(there.path) as run:
             assert set(run.remote.contacts.enrolled()) == set(run.server.roster)
 
@@ -139,7 +161,7 @@ def places(kind: str, path: Path, every: int) -> Iterator[int]:
     yield from range(1 + count % every, count + 1, every)
 
 
-@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("kind", KINDS)
 def test_server_killed_at_some_writes_comes_to_the_same_state(kind: str, tmp_path: Path) -> None:
     for after in places(kind, tmp_path, 9):
         life = Life(kind, tmp_path / str(after))
@@ -148,7 +170,7 @@ def test_server_killed_at_some_writes_comes_to_the_same_state(kind: str, tmp_pat
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", TOLD)
+@pytest.mark.parametrize("kind", KINDS)
 def test_server_killed_at_every_write_comes_to_the_same_state(kind: str, tmp_path: Path) -> None:
     for after in places(kind, tmp_path, 1):
         life = Life(kind, tmp_path / str(after))
