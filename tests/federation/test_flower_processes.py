@@ -72,7 +72,7 @@ def test_a_home_that_closes_leaves_nothing() -> None:
 
 
 def test_flower_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedforget.federation.flower.processes._program", lambda _: "/bin/false")
+    monkeypatch.setattr("fedforget.federation.flower.processes.program", lambda _: "/bin/false")
     homes: list[Home] = []
 
     def new_home() -> Home:
@@ -96,7 +96,7 @@ def test_the_superlink_ends_with_a_command_that_is_killed(tmp_path: Path) -> Non
     fake.chmod(0o700)
     program = textwrap.dedent(f"""
         from fedforget.federation.flower import processes as flower
-        flower._program = lambda _: {str(fake)!r}
+        flower.program = lambda _: {str(fake)!r}
         flower.Home._listens = lambda self: print(self.path, flush=True) or False
         flower.Home().start_superlink(60)
     """)

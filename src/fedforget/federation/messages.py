@@ -18,10 +18,10 @@ from fedforget.federation.wires import Wire
 class Listener(Protocol):
     """Receives what clients report about themselves."""
 
-    def tells(self, client: Id, standing: Standing) -> None:
+    def receive(self, client: Id, standing: Standing) -> None:
         """Receive a client's report. Called with every answer."""
 
-    def holds(self, client: Id, standing: Standing) -> None:
+    def receive_held(self, client: Id, standing: Standing) -> None:
         """Receive what a client holds in the state that is committed next."""
 
 
@@ -77,4 +77,4 @@ class Messages:
 
     def _report(self, client: Id, answer: Parcel) -> None:
         if self._listener is not None:
-            self._listener.tells(client, standing_in(answer, client))
+            self._listener.receive(client, standing_in(answer, client))

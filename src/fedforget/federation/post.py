@@ -14,7 +14,7 @@ Address = int  # of a node; it may be another one after a restart
 
 @dataclass(frozen=True, slots=True)
 class Letter:
-    """The reply to a message: an answer, or why there is none."""
+    """The reply to a message: an answer, or an error."""
 
     message: str  # the message that it answers
     answer: Parcel | None = None  # None as well if it cannot be read

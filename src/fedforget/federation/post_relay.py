@@ -1,4 +1,4 @@
-"""A post through a socket: the command keeps the run, and Flower's ServerApp only hands on its parcels.
+"""A post through a socket: the command keeps the run, and Flower's ServerApp only forwards its parcels.
 
 The ServerApp runs on the SuperLink's machine, so the command has to run there, too.
 """

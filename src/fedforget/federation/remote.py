@@ -200,7 +200,7 @@ class RemoteFederation:
         sent = [new for new in newcomers if new.enrolled is None]
         for new in newcomers:
             if new.enrolled is not None and self._listener is not None:  # it holds its data already
-                self._listener.holds(new.client, Standing(new.enrolled.root, NO_NOTES, new.enrolled.commitment))
+                self._listener.receive_held(new.client, Standing(new.enrolled.root, NO_NOTES, new.enrolled.commitment))
         answers = self._answers([self._to(parcels.JOIN, new.client, **parcels.newcomer_fields(new)) for new in sent])
         self._hold(list(zip([new.client for new in sent], answers, strict=True)))
 
@@ -232,4 +232,4 @@ class RemoteFederation:
     def _hold(self, answers: Sequence[tuple[Id, Parcel | FedForgetError]]) -> None:
         for client, answer in answers:
             if self._listener is not None and isinstance(answer, Parcel):
-                self._listener.holds(client, standing_in(answer, client))
+                self._listener.receive_held(client, standing_in(answer, client))

@@ -25,7 +25,7 @@ class Wire(Protocol):
         """Ask every node that can be reached now, and return the answers."""
 
     def exchange(self, asked: Sequence[tuple[Id, Parcel]]) -> list[Parcel | FedForgetError]:
-        """Return the answer of each client in the order of the parcels, or why there is none.
+        """Return the answer of each client in the order of the parcels, or the error in its place.
 
         A parcel may be delivered more than once. ClientUnreachable stands for a client that did not answer in time.
         """

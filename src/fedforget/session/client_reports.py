@@ -24,7 +24,7 @@ from fedforget.store.run_directory import OpenRun
 
 @dataclass(slots=True)
 class ClientReports:
-    """A ``Listener``, and the ``Inbox`` of a session: requests of clients beside those that were handed in here."""
+    """A ``Listener``, and the ``Inbox`` of a session: requests of clients, and those that were submitted here."""
 
     run: OpenRun
     present: set[Id] = field(default_factory=set)  # clients that have answered in this session
@@ -60,7 +60,7 @@ class ClientReports:
 
     # Listener
 
-    def tells(self, client: Id, standing: Standing) -> None:
+    def receive(self, client: Id, standing: Standing) -> None:
         self.present.add(client)
         if standing.environment:
             self.environments[digest(repr(sorted(standing.environment.items())).encode())] = standing.environment
@@ -90,7 +90,7 @@ class ClientReports:
             or any(request in intent.decision.requests for intent in batches.unfinished())
         )
 
-    def holds(self, client: Id, standing: Standing) -> None:
+    def receive_held(self, client: Id, standing: Standing) -> None:
         if standing.root is not None and standing.notes is not None:
             self.run.remote.held.hear(client, (standing.root, standing.notes))
 
@@ -159,7 +159,7 @@ class ClientReports:
                     found.setdefault("", {}).setdefault(client, []).append(handle)
         return found
 
-    def knows(self, client: Id, handles: Collection[str]) -> None:
+    def confirmed(self, client: Id, handles: Collection[str]) -> None:
         """Note that a client has received the confirmation of its requests."""
         self._contacts.told(client, handles)
 

@@ -133,7 +133,7 @@ class Deployment:
         for identifier, by_client in self.reports.finished().items():
             missed = self.federation.done(by_client, self._facts(identifier))
             for client in by_client.keys() - set(missed):
-                self.reports.knows(client, by_client[client])
+                self.reports.confirmed(client, by_client[client])
         if self.run.record.batches.are_unfinished:
             return  # an erased client's data may not be purged yet
         self.federation.finish_erasures(self._facts(""))

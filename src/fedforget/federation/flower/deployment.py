@@ -1,4 +1,4 @@
-"""Reaching the clients of a deployment from a command: a run of Flower whose ServerApp hands on parcels.
+"""Reaching the clients of a deployment from a command: a run of Flower whose ServerApp forwards parcels.
 
 The command submits an app without code to a SuperLink that the user's Flower configuration names. What computes is on
 the nodes: the ClientApp of FedForget, or the one of the user's own app.
@@ -12,7 +12,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
@@ -20,6 +19,7 @@ from pathlib import Path
 
 from fedforget.errors import InvalidInput, TrainingFailed, quoted
 from fedforget.federation.flower.app_text import app_text
+from fedforget.federation.flower.processes import program
 from fedforget.federation.post_relay import RelayedPost
 
 PREFIX = "flower:"
@@ -66,10 +66,8 @@ def _submit(folder: Path, superlink: str) -> None:
     app = folder / "app"
     app.mkdir()
     (app / "pyproject.toml").write_text(APP)
-    beside = Path(sys.executable).with_name("flwr")
     command = [
-        str(beside) if beside.exists() else shutil.which("flwr") or "flwr",
-        "run", str(app), superlink, "--run-config", f"socket='{folder / 'relay'}'",
+        program("flwr"), "run", str(app), superlink, "--run-config", f"socket='{folder / 'relay'}'",
     ]  # fmt: skip
     environment = {**os.environ, **_QUIET}
     try:

@@ -89,7 +89,7 @@ class GridWire:
         return [found[place] for place in range(len(asked))]
 
     def _find_nodes(self, lost: Sequence[_Waiting]) -> None:
-        """Ask the nodes that no client is known to have who they are."""
+        """Ask the nodes without a known client which client they answer for."""
         for each in lost:
             each.node = self.nodes.get(each.client)
         missing = [each for each in lost if each.node is None]
@@ -103,7 +103,7 @@ class GridWire:
             each.node = self.nodes.get(each.client)
 
     def _ask_nodes(self, asked: Parcel, nodes: Sequence[int]) -> dict[int, Parcel | None]:
-        """Ask nodes who they are. Only nodes that answer while others still do are in the result."""
+        """Ask nodes which client they answer for. Stop after ``introduction`` seconds without a new answer."""
         sent = dict(zip(self._post.push([(asked, node) for node in nodes]), nodes, strict=True)) if nodes else {}
         found: dict[int, Parcel | None] = {}
         since = self._clock()

@@ -85,7 +85,7 @@ class Home:
     def start_superlink(self, patience: float) -> None:
         """Start Flower's server process and wait until it listens."""
         command = [
-            _program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
+            program("flower-superlink"), "--insecure", "--simulation", "--isolation", "subprocess",
             "--host", "127.0.0.1", "--port", str(self._port),
         ]  # fmt: skip
         with (self.path / "superlink.log").open("wb") as said:
@@ -106,7 +106,7 @@ class Home:
         (folder / "pyproject.toml").write_text(app)
         cores = "" if processes is None else f" init-args-num-cpus={processes}"
         command = [
-            _program("flwr"), "run", str(folder), _NAME,
+            program("flwr"), "run", str(folder), _NAME,
             "--run-config", f"socket='{self.path / 'relay'}'",
             "--federation-config", f"num-supernodes={MOST_NODES} client-resources-num-cpus=1{cores}",
         ]  # fmt: skip
@@ -139,7 +139,7 @@ class Home:
 
     def outcome(self) -> str:
         """Return how the run has ended, from Flower itself; an empty string while it is under way."""
-        command = [_program("flwr"), "list", _NAME, "--format", "json"]
+        command = [program("flwr"), "list", _NAME, "--format", "json"]
         with contextlib.suppress(subprocess.TimeoutExpired, OSError, ValueError, LookupError, TypeError):
             (run, *_) = json.loads(self._called(command, _LOOK_EVERY).stdout)["runs"]
             if str(run["status"]).startswith("finished"):
@@ -234,7 +234,8 @@ def _require_short(directory: str) -> None:
         )
 
 
-def _program(name: str) -> str:
+def program(name: str) -> str:
+    """Return the path of a program, preferably that of this Python environment."""
     beside = Path(sys.executable).with_name(name)
     return str(beside) if beside.exists() else shutil.which(name) or name
 

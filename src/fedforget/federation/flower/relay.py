@@ -1,4 +1,4 @@
-"""The ServerApp of a simulation that a command started: it hands on what the command asks through a socket."""
+"""The ServerApp of a simulation that a command started: it forwards what the command sends through a socket."""
 
 from __future__ import annotations
 

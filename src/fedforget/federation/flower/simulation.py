@@ -1,7 +1,7 @@
 """A Flower simulation of our own: its processes start with the first round, and all end with the command.
 
 The command stays the server: it keeps the run open, its lock and its progress. Flower runs an app without code whose
-ServerApp (``fedforget.flower.relays``) hands on what the command sends through a socket. So every command works in a
+ServerApp (``fedforget.flower.relays``) forwards what the command sends through a socket. So every command works in a
 simulation as it does with the pool. Everything that Flower and Ray write is in one temporary directory.
 """
 
