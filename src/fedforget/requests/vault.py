@@ -8,7 +8,7 @@ Requests that wait share a key in groups, so that dropping a request costs at mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedforget.disk.database import Database
 from fedforget.disk.key_file import KeyFile
@@ -60,6 +60,16 @@ class Vault:
         if finishing:
             used -= {key for (key,) in self._database.rows("SELECT key FROM intents")}
         self.keys.keep_only(used)
+
+    def purge(self, last: Callable[[], None] | None) -> None:
+        """Drop the keys that nothing needs any more, and only then call ``last``, which notes what is purged by that.
+
+        The caller keeps readers out.
+        """
+        self.renew_spent()
+        self.drop_unused(finishing=last is not None)
+        if last is not None:
+            last()
 
     # Requests that wait
 
