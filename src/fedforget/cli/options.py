@@ -29,6 +29,11 @@ from fedforget.experiments.presets import preset_of
 from fedforget.federation.pool import PATIENCE
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
+RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
+BasisOption = Annotated[
+    str | None,
+    typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Directory with datasets.", show_default="FEDFORGET_DATA, or where the dataset was found last"),

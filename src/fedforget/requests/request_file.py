@@ -22,6 +22,14 @@ def read_requests(path: Path) -> list[Request]:
     return [_request(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
 
 
+def requests_in(path: Path) -> list[Request]:
+    """Read a file of requests, each once. Raise InvalidRequests if it has none."""
+    requests = read_requests(path)
+    if not requests:
+        raise InvalidRequests(f"{path} has no requests", hint="give at least one line")
+    return list(dict.fromkeys(requests))
+
+
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """Reject duplicate keys."""
     if len({key for key, _ in pairs}) < len(pairs):

@@ -15,7 +15,7 @@ from fedforget.data.federated import FederatedData
 from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.session.engine import Model
-from fedforget.store import hints
+from fedforget.store import hints, run_directory
 from fedforget.store.contacts import Enrolment
 from fedforget.store.creation import NewRun, create
 from fedforget.store.new_clients import LocalNewClients, NewClients, RemoteNewClients
@@ -84,8 +84,13 @@ def _warn_of_float_targets(model: Model, data: FederatedData, members: Mapping[I
         )
 
 
-def require_same(run: OpenRun, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
+def require_same(path: Path, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
     """Refuse another plan, seed or roster. The same arguments again resume the run."""
+    with run_directory.reading(path, only_idle=False) as run:
+        _require_same(run, wanted, seeds, without)
+
+
+def _require_same(run: OpenRun, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
     differences = run.file.differences(wanted)
     if seeds.origin == "given" and seeds.server().commitment != run.file.server_commitment:
         differences.append("it was made with another seed, or new seeds were drawn since")
