@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +16,9 @@ from fedforget.cli.options import EngineOptions, RunPath
 from fedforget.cli.output import Output, pairs, printed, table
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.store import hints, run_directory
+
+if TYPE_CHECKING:
+    from fedforget.evidence.receipts.check import ReceiptCheck
 
 receipt = typer.Typer(help="Signed receipts: show one, verify one, or verify a series.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
@@ -58,15 +61,15 @@ def show(
     from fedforget.evidence.receipts.check import taint_note  # noqa: PLC0415
     from fedforget.evidence.receipts.issue import issue, open_target  # noqa: PLC0415
 
+    if opening is not None and (public or new_key):
+        raise InvalidInput("--opening writes no receipt", hint="leave out --public and --new-key")
+    if opening is None and sample is not None:
+        raise InvalidInput("--sample needs --opening", hint="name the client with --opening")
     place = None if out is None else require_place(out, outside=run)
     if opening is not None:
-        if public or new_key:
-            raise InvalidInput("--opening writes no receipt", hint="leave out --public and --new-key")
         _write(open_target(run, request, Request(opening, sample)).as_dict(), place)
         output.say(f"note: {OPENING}")
         return
-    if sample is not None:
-        raise InvalidInput("--sample needs --opening", hint="name the client with --opening")
     issued = issue(run, request, public=public, new_key=new_key)
     _write(issued.envelope, place)
     if issued.superseded:
@@ -107,17 +110,7 @@ def verify(
         raise InvalidInput("--sample-rounds needs --run and a number from 0", hint="give both")
     found = read_receipt(file, key, opening)
     if run is not None:
-        from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
-        from fedforget.evidence.receipts.compare import check_with_run  # noqa: PLC0415
-
-        with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
-            engine = engine_of(
-                opened,
-                how.workforce(),
-                data_dir=how.data_dir,
-                instead=lambda: f"use {hints.check_receipt(run)}",
-            )
-            check_with_run(found, opened, engine, sample_rounds, advance)
+        _compare_with_run(found, run, sample_rounds, how, output)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]
     shown = {
@@ -130,6 +123,19 @@ def verify(
     output.emit(facts, lambda: "\n".join((pairs(shown), *notes)))
     if not found.ok:
         raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")
+
+
+def _compare_with_run(
+    found: ReceiptCheck, run: Path, sample_rounds: int | None, how: EngineOptions, output: Output
+) -> None:
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.evidence.receipts.compare import check_with_run  # noqa: PLC0415
+
+    with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
+        engine = engine_of(
+            opened, how.workforce(), data_dir=how.data_dir, instead=lambda: f"use {hints.check_receipt(run)}"
+        )
+        check_with_run(found, opened, engine, sample_rounds, advance)
 
 
 @receipt.command("verify-series")

@@ -121,18 +121,7 @@ def reproduce(
     progress: Progress,
 ) -> dict[str, Part]:
     """Compute what is missing in ``out``, and write CSV, JSON, figures and ``report.html``."""
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
-    _check_datasets(choice)
-    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}  # refuses what cannot be done
-    if not any(work.values()):
-        raise InvalidInput(
-            f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
-            hint="leave out --dataset to see the experiment's own datasets",
-        )
-    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
-    require_room(largest.disk, largest.name)
+    work = _cells(names, choice)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
@@ -151,6 +140,23 @@ def reproduce(
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
     _report(out, parts)
     return parts
+
+
+def _cells(names: Sequence[str], choice: Choice) -> dict[str, list[Cell]]:
+    """Return the cells of each experiment. Raise InvalidInput or StorageFailed if they cannot be computed here."""
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
+    _check_datasets(choice)
+    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}
+    if not any(work.values()):
+        raise InvalidInput(
+            f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
+            hint="leave out --dataset to see the experiment's own datasets",
+        )
+    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
+    require_room(largest.disk, largest.name)
+    return work
 
 
 def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:

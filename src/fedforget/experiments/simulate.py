@@ -51,14 +51,6 @@ def first_rounds(slots: Whole, clients: int, counts: Sequence[int]) -> dict[int,
     return found
 
 
-def last_rounds(slots: Whole, clients: int, count: int) -> Whole:
-    """The last round of every client with K = ``count``; 0 for a client that no slot holds."""
-    last = np.zeros(clients, np.int64)
-    for slot in range(count):
-        np.maximum.at(last, slots[:, slot], np.arange(1, len(slots) + 1))
-    return last
-
-
 def steps_from_round(first: Whole, rounds: int, local_steps: int) -> Whole:
     """Steps to recompute from the start of a round on; none if it is 0."""
     return np.where(first == 0, 0, (rounds - first + 1) * local_steps)
