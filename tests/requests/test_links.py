@@ -40,7 +40,7 @@ def test_every_event_follows_every_earlier_one() -> None:
             assert follow(older, HASHES[older], newer, steps(newer, older)) == HASHES[newer]
 
 
-def test_way_has_few_steps() -> None:
+def test_path_has_few_steps() -> None:
     for newer in (2**20 - 1, 2**20, 2**20 + 12345):
         for older in (0, 1, 2**19 - 1, 777_777):
             assert len(list(path_back(newer, older))) <= 3 * 20

@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 receipt = typer.Typer(help="Signed receipts: show one, verify one, or verify a series.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
 SUPERSEDED = (
-    "later requests changed the data: this receipt holds no proof of absence; the one that was archived when the "
-    "request was carried out does"
+    "later requests changed the data: this receipt holds no proof of absence; a receipt that was archived when the "
+    "request was carried out holds one"
 )
-OPENING = "a reader of this opening can tell from the receipt whom it is about"
+OPENING = "with this opening a reader can tell which client or sample the receipt is about"
 _SHOWN = (
     "guarantee", "guarantee_covers", "seeds_tainted", "seeds_tainted_now", "signature_ok", "absence_shown",
     "presence_shown", "opened", "run_ok", "rounds_replayed", "bitwise_equal", "within_tolerance",
@@ -39,13 +39,13 @@ def show(
     run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a request.")],
     public: Annotated[
-        bool, typer.Option("--public", help="Omit whether anything was recomputed: the form for the data subject.")
+        bool, typer.Option("--public", help="Public form for the data subject: omits whether anything was recomputed.")
     ] = False,
     new_key: Annotated[bool, typer.Option("--new-key", help="Replace a lost signing key.")] = False,
     opening: Annotated[
         str | None,
         typer.Option(
-            help="Write the opening instead: id and salt of this client, or of --sample, for the person or the auditor."
+            help="Write the opening instead: id and salt of this client, or of --sample, for data subject or auditor."
         ),
     ] = None,
     sample: Annotated[str | None, typer.Option(help="With --opening: the sample that the request was for.")] = None,
@@ -122,7 +122,7 @@ def verify(
     notes += [f"not shown: {each}" for each in found.not_shown]
     output.emit(facts, lambda: "\n".join((pairs(shown), *notes)))
     if not found.ok:
-        raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")
+        raise ReceiptRefused("; ".join(found.problems), hint="do not rely on this receipt, or on this run")
 
 
 def _compare_with_run(
@@ -144,12 +144,12 @@ def verify_series(
     files: Annotated[list[Path], typer.Argument(help="Full receipts, in any order.")],
     key: Annotated[list[Path], typer.Option(help="A public key that they were signed with; may be repeated.")],
     links: Annotated[
-        list[Path] | None, typer.Option(help="What `receipt link` wrote, where receipts are missing in between.")
+        list[Path] | None, typer.Option(help="Output of `receipt link`, where receipts are missing in between.")
     ] = None,
     *,
     output: Output,
 ) -> None:
-    """Check offline that archived receipts lie in one event chain, so that a rewritten record shows."""
+    """Check offline that archived receipts lie in one event chain, so that a rewritten record is detected."""
     from fedforget.evidence.receipts.series import check_series  # noqa: PLC0415
 
     found = check_series(files, key, links or [])
