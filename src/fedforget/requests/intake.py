@@ -47,7 +47,7 @@ class Intake:
             return self.book.receive(submission, known, record_alias=record_alias)
 
     def ask_again(self, submission: Submission, ids: Sequence[str]) -> None:
-        """Submit requests once more under the same idempotency key. Refuse the key if one of them no longer stands."""
+        """Submit requests again under the same key. Refuse it if one of them was rejected, cancelled or undone."""
         require_standing(self.members, self.book, submission, ids)
         self.book.ask_again(submission, ids)
 

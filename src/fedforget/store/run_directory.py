@@ -80,7 +80,7 @@ class OpenRun:
 
     @property
     def remote(self) -> RemotePart:
-        """What is known of clients on other machines. Raises InvalidInput if they are on this one."""
+        """The digests and contacts of clients on other machines. Raises InvalidInput if they are on this one."""
         if not isinstance(self.part, RemotePart):
             raise InvalidInput(
                 f"the clients of {self.path} are on this machine", hint="leave out --federation flower:NAME"
