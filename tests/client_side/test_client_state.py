@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.tree import labels_of
 from fedforget.client_side import ClientState
-from fedforget.client_side.directory import reading
+from fedforget.client_side.directory import reading, writing
 from fedforget.client_side.enrolment import Enrolment
+from fedforget.client_side.enrolment_files import read_enrolments
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
+from fedforget.client_side.own_receipts import signed_receipt
 from fedforget.client_side.sync import contents_of
+from fedforget.disk.database import Database
 from fedforget.errors import (
     FedForgetError,
     InvalidInput,
@@ -138,6 +141,12 @@ def test_altered_enrolment_is_refused(state: ClientState, change: dict[str, Any]
         Enrolment.parsed(json.dumps(raw).encode())
 
 
+def test_enrolment_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.json").write_bytes(b" " * (2**16 + 1))
+    with pytest.raises(InvalidInput, match=r"e\.json is not an enrolment of a client: it has more than"):
+        read_enrolments([tmp_path / "e.json"])
+
+
 def test_enrolment_cannot_be_claimed_with_another_key(life: Deployment, state: ClientState) -> None:
     """A stranger cannot enter its own key for this client's commitment and keep the signature."""
     other = json.loads(life.clients[7].enrolment())
@@ -226,6 +235,33 @@ def test_receipt_is_superseded_by_the_next_erasure_and_earlier_roots_stay_as_mac
                    for path in state.path.iterdir() if path.is_file())  # fmt: skip
     with reading(state.path) as opened:
         assert found["predicate"]["root_mac"] == opened.record.pseudonyms.mac("data root", bytes.fromhex(root)).hex()
+
+
+def test_receipt_reads_as_many_rows_however_long_the_history(
+    life: Deployment, state: ClientState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = state.forget(["x"])
+    life.meet()
+    read_rows, rows = [], Database.rows
+
+    def counted(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found = rows(self, sql, values)
+        read_rows.append(len(found))
+        return found
+
+    def rows_for_the_receipt() -> int:
+        with reading(state.path) as opened, monkeypatch.context() as patch:
+            patch.setattr(Database, "rows", counted)
+            read_rows.clear()
+            signed_receipt(opened, first.id)
+        return sum(read_rows)
+
+    before = rows_for_the_receipt()
+    with writing(state.path) as opened:
+        for number in range(100):
+            opened.begin_writing()
+            opened.record.note(("learner renamed", {"compared": number}))
+    assert rows_for_the_receipt() == before
 
 
 def test_altered_receipt_does_not_verify(life: Deployment, state: ClientState) -> None:

@@ -11,7 +11,8 @@ from fedforget.experiments.cells import Choice
 from fedforget.experiments.family import FALSE_ALARM, Point, judge, law_of_time, pooled
 from fedforget.experiments.rows import COLUMNS
 from fedforget.experiments.tables import family_of
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal, client_change
 
 WORLD = {"clients": 630, "clients_per_round": 12, "batch_size": 60, "local_steps": 100, "rounds": 50}
 

@@ -19,9 +19,9 @@ from fedforget.client_side.client_state import ClientState, ClientStatus, Synchr
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
-from fedforget.disk.files import require_place, storage_errors, write_durably
+from fedforget.disk.files import require_place, write_durably
 from fedforget.errors import InvalidInput
-from fedforget.requests.lifecycle import Basis, Receipt
+from fedforget.requests.lifecycle import Basis, Receipt, basis_of
 from fedforget.store.plan_file import PlanFile
 
 client = typer.Typer(help="One client of a deployment, on its own machine.", no_args_is_help=True)
@@ -115,7 +115,7 @@ def forget_samples(
     """Forget samples of this client. The server learns the first changed round, and never which samples."""
     _show(
         ClientState(state_dir).forget(
-            sample, basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key
+            sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key
         ),
         output,
     )
@@ -133,7 +133,7 @@ def leave(
 ) -> None:
     """Forget this client with everything."""
     state = ClientState(state_dir)
-    _show(state.leave(basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key), output)
+    _show(state.leave(basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key), output)
 
 
 @client.command()
@@ -154,7 +154,7 @@ def sync(
     state = ClientState(state_dir)
     samples = source.again(state.client, Identity.read(state.path).dataset, state.path)
     done = state.sync(
-        samples, basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key,
+        samples, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key,
         confirm=confirm, returning=returning, dry_run=dry_run,
     )  # fmt: skip
     facts = _found(done) | {"dry_run": dry_run, "receipts": [each.as_dict() for each in done.receipts]}
@@ -221,7 +221,7 @@ def audit(
     output: Output,
 ) -> None:
     """Check with an opening whether a sample was used: compute the client's draws of its rounds again."""
-    found, who = _read_opening(opening), canonical_id(sample)
+    found, who = OwnOpening.parsed(_read(opening)), canonical_id(sample)
     try:
         erased = {} if content is None else {who: bytes.fromhex(content)}
         told = bytes.fromhex(commitment), bytes.fromhex(root)
@@ -231,8 +231,7 @@ def audit(
             f"a digest or a round cannot be read: {error}", hint="give digests in hexadecimal"
         ) from error
     found.require(*told, erased)
-    with storage_errors(plan):
-        file = PlanFile.parsed(plan.parent, read_named(plan, _MOST))
+    file = PlanFile.parsed(plan.parent, _read(plan))
     step = found.first_use(file.plan, numbers, who)
     facts = {
         "client": found.client,
@@ -244,17 +243,11 @@ def audit(
     output.emit(facts, lambda: pairs(facts))
 
 
-def _read_opening(path: Path) -> OwnOpening:
+def _read(path: Path) -> bytes:
     try:
-        return OwnOpening.parsed(read_named(path, _MOST))
-    except (OSError, ValueError) as error:
+        return read_named(path, _MOST)
+    except ValueError as error:
         raise InvalidInput(f"cannot read {path}: {error}", hint="check the path") from error
-
-
-def _known(basis: str) -> str:
-    if basis not in list(Basis):
-        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
-    return basis
 
 
 def _show(receipts: Sequence[Receipt], output: Output) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import RunPath
 from fedforget.cli.output import Output, pairs
 from fedforget.disk.purge import purge_database
 
@@ -16,7 +17,7 @@ from fedforget.disk.purge import purge_database
 @app.command(short_help="Enroll clients on other machines.")
 @grouped
 def enroll(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     files: Annotated[list[Path], typer.Argument(help="Enrolment files, made by `fedforget client init`.")],
     returning: Annotated[bool, typer.Option("--returning", help="Also clients that were erased before.")] = False,
     *,

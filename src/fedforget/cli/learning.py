@@ -1,4 +1,4 @@
-"""The command ``train``."""
+"""The command ``train``: create a run or go on with one."""
 
 from __future__ import annotations
 

@@ -23,11 +23,17 @@ from fedforget.algorithm.plan import (
 )
 from fedforget.data.federations import DataChoice
 from fedforget.data.registry import DIGITS, NATURAL, VIRTUAL
+from fedforget.disk.door import unreadable_as
 from fedforget.errors import InvalidInput, PlanRefused, quoted
 from fedforget.experiments.presets import preset_of
 from fedforget.federation.pool import PATIENCE
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
+RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
+BasisOption = Annotated[
+    str | None,
+    typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Directory with datasets.", show_default="FEDFORGET_DATA, or where the dataset was found last"),
@@ -233,9 +239,8 @@ def _plan_keys() -> dict[str, Any]:
 def _read_config(path: Path) -> dict[str, Any]:
     """Read options of the plan from a TOML file."""
     try:
-        values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path of --config") from error
+        with unreadable_as(InvalidInput, path, "check the path of --config"):
+            values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
     except ValueError as error:
         raise InvalidInput(f"{path} is not TOML: {error}", hint="correct the file") from error
     known = _plan_keys()

@@ -22,8 +22,8 @@ from fedforget.store.books.tree import PARTS
 
 if TYPE_CHECKING:
     from fedforget.demo.comparison import Comparison
+    from fedforget.evidence.case import Proved
     from fedforget.evidence.replay import Verification
-    from fedforget.evidence.worlds import Proved
     from fedforget.store.run_directory import OpenRun
 
 _MANY_STEPS = 10**7  # local steps from which ``verify`` states its cost first

@@ -13,6 +13,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import claim
 from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import RunPath
 from fedforget.cli.output import Output, days_left, pairs, standing, table
 from fedforget.errors import escaped
 from fedforget.requests.lifecycle import Receipt
@@ -20,7 +21,6 @@ from fedforget.requests.selection import STATES, Selection
 from fedforget.requests.targets import require_target
 
 _LAST = 20  # requests that the status shows
-RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
 @app.command()

@@ -12,7 +12,7 @@ import typer
 from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import EngineOptions
+from fedforget.cli.options import EngineOptions, RunPath
 from fedforget.cli.output import Output, pairs, printed, table
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.store import hints, run_directory
@@ -33,7 +33,7 @@ _SHOWN = (
 @receipt.command()
 @grouped
 def show(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a request.")],
     public: Annotated[
         bool, typer.Option("--public", help="Omit whether anything was recomputed: the form for the data subject.")
@@ -159,7 +159,7 @@ def verify_series(
 @receipt.command()
 @grouped
 def link(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     files: Annotated[list[Path], typer.Argument(help="Full receipts of the run, in any order.")],
     key: Annotated[list[Path], typer.Option(help="A public key that they were signed with; may be repeated.")],
     out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -205,10 +205,3 @@ class ClientState:
             requests.apply()
             requests.accept_inbox()
             yield state
-
-
-def samples_named(data: Mapping[Id, Any], client: Id) -> Any:
-    """Return one client's samples of a federated dataset."""
-    if client not in data:
-        raise InvalidInput(f"the dataset has no client {shown(client)}", hint="check --client and --data")
-    return data[client]

@@ -37,6 +37,7 @@ from fedforget.errors import InvalidInput
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
 from fedforget.requests.inbox import Inbox
+from fedforget.requests.lifecycle import Stage
 from fedforget.store import plan_file, uses
 from fedforget.store.names import KEYS, PRIVATE_KEY, PUBLIC_KEY, RECORD, USES
 from fedforget.store.plan_file import PlanFile
@@ -114,16 +115,17 @@ class OpenDirectory:
         self.dirty = False
 
     def _close_record(self) -> None:
-        """Drop the keys that nothing needs any more, and only then note that what they encrypted is purged."""
-        record = self.record
-        finished = record.batches.unfinished()
-        purges = bool(finished) and all(record.batches.stage(each) == "completed" for each in finished)
-        record.vault.renew_spent()
-        record.vault.drop_unused(finishing=purges)
-        for intent in finished if purges else ():
-            record.batches.purged(intent)
-        if record.database.is_writing:
-            record.database.close_folded()
+        batches, database = self.record.batches, self.record.database
+        finished = batches.unfinished()
+
+        def note_purged() -> None:
+            for intent in finished:
+                batches.purged(intent)
+
+        purges = bool(finished) and all(batches.stage(each) == Stage.COMPLETED for each in finished)
+        self.record.vault.purge(note_purged if purges else None)
+        if database.is_writing:
+            database.close_folded()
 
     def close(self) -> None:
         for database in (self.uses.database, self.record.database):

@@ -19,7 +19,7 @@ from fedforget.evidence.receipts.receipt_key import public_pem
 FORMAT = 1
 _PURPOSE = b"fedforget/enrolment/1"
 _FIELDS = {"format", "client", "commitment", "public_key", "root", "signature"}
-_HINT = "let the client make it again: `fedforget client enrolment --state-dir DIR --out FILE`"
+HINT = "let the client make it again: `fedforget client enrolment --state-dir DIR --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Enrolment:
         try:
             return cls._parsed(parse_object(data))
         except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, FedForgetError) as error:
-            raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=_HINT) from error
+            raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=HINT) from error
 
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any]) -> Enrolment:

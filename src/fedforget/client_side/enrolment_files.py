@@ -34,7 +34,7 @@ def read_enrolments(files: Sequence[Path]) -> list[Enrolment]:
 def _read(file: Path) -> Enrolment:
     try:
         data = read_named(file, _MOST)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
+    except ValueError as error:
+        raise InvalidInput(f"{file} is not an enrolment of a client: {error}", hint=enrolment.HINT) from error
     found = enrolment.Enrolment.parsed(data)
     return Enrolment(found.client, found.commitment, found.root, found.public_key.public_bytes_raw())

@@ -17,7 +17,7 @@ from fedforget.client_side.directory import OpenDirectory, writing
 from fedforget.client_side.own_ledger import OwnEpoch, OwnLedger
 from fedforget.client_side.own_requests import OwnRequests
 from fedforget.client_side.rules import Here
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.disk.files import path_of
 from fedforget.errors import DataChanged, InvalidInput, shown
 from fedforget.federation import parcels

@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.disk.column_checks import check, is_blob, is_name, is_one_of, is_text, is_whole
 from fedforget.disk.database import Database
@@ -21,7 +20,6 @@ from fedforget.requests import chain, schema
 from fedforget.requests.batches import Batches
 from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
-from fedforget.requests.lifecycle import Submission
 from fedforget.requests.pseudonyms import Pseudonyms
 from fedforget.requests.vault import Vault
 from fedforget.store import environments
@@ -65,34 +63,16 @@ CREATE TABLE arriving (
 """
 
 
-class _VaultOfClient(Vault):
-    """A vault whose keys also encrypt additions that wait."""
-
-    def used(self) -> set[int]:
-        return super().used() | {key for (key,) in self._database.rows("SELECT key FROM arriving")}
-
-
-class _BookOfClient(RequestBook):
-    """Requests of one client. Those that are accepted together get one handle."""
-
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
-        ids = super().receive(submission, known, record_alias=record_alias)
-        fresh = [own for target, own in zip(submission.requests, submission.ids, strict=True) if target not in known]
-        handle = new_handle()
-        self.database.run_many("INSERT INTO withdrawals VALUES (?, ?)", ((each, handle) for each in fresh))
-        return ids
-
-
 class OwnRecord:
     """The record of a client."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.chain = EventChain(database)
-        self.vault: Vault = _VaultOfClient(database)
+        self.vault = Vault(database, also=["SELECT key FROM arriving"])
         self.pseudonyms = Pseudonyms(database, self.vault)
         self.environments = Environments(database)
-        self.book: RequestBook = _BookOfClient(database, self.chain, self.pseudonyms, self.vault)
+        self.book = RequestBook(database, self.chain, self.pseudonyms, self.vault, self._give_handle)
         self.batches = Batches(database, self.chain, self.pseudonyms, self.vault, ())
 
     def create(self, seed_origin: str, key: str, commitment: bytes) -> None:
@@ -127,6 +107,11 @@ class OwnRecord:
         return parse_names(self.value(key) or "{}", self.database.path)
 
     # Withdrawals
+
+    def _give_handle(self, requests: Sequence[str]) -> None:
+        """Give requests that were accepted together one handle."""
+        handle = new_handle()
+        self.database.run_many("INSERT INTO withdrawals VALUES (?, ?)", ((each, handle) for each in requests))
 
     def handles(self, requests: Collection[str]) -> dict[str, str]:
         """Return the handle of each of these requests that has one."""

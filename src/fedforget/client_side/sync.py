@@ -14,7 +14,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.client_side.directory import OpenDirectory
 from fedforget.client_side.own_requests import OwnRequests, submission_of
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.errors import FedForgetError, InvalidInput, NotConfirmed, shown
 from fedforget.requests.lifecycle import Receipt
 

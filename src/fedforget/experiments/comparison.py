@@ -27,7 +27,8 @@ from fedforget.experiments.problems import (
 )
 from fedforget.experiments.rows import Row
 from fedforget.experiments.timing import seconds_of
-from fedforget.planner.costs import Withdrawal, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 
 LEVELS = ("sample", "client")
 Scheduled = tuple[Training, tuple[int, ...]]

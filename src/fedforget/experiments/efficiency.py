@@ -16,7 +16,8 @@ from fedforget.experiments.problems import natural_sizes
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.settings import EFFICIENCY, Grid
 from fedforget.experiments.simulate import BatchRanks, Whole, draw_slots, first_rounds, rank_target, steps_from_round
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
+from fedforget.planner.costs import forgetting_cost, sample_change
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "efficiency"
 _TARGETS_SMOKE = 40  # clients that withdraw a sample; otherwise each of them does

@@ -14,10 +14,11 @@ from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
 from fedforget.baselines.fats import Fats
-from fedforget.baselines.fedavg import FedAvg
+from fedforget.baselines.fedavg import Averaging
 from fedforget.baselines.method import Method, Problem
 from fedforget.data.check import is_found
-from fedforget.data.federated import Array, FederatedData
+from fedforget.data.client_data import Array
+from fedforget.data.federated import FederatedData
 from fedforget.data.federations import DataChoice, Federation, StoredFederation, chosen, model_settings
 from fedforget.data.ownership import places_by
 from fedforget.data.places import find
@@ -59,7 +60,7 @@ def training_of(dataset: str, method: type[Method] = Fats) -> Training:
     if dataset not in PRESETS:
         raise InvalidInput(f"unknown dataset {quoted(dataset)}", hint=f"use one of: {', '.join((*PRESETS, DIGITS))}")
     preset, schedule = PRESETS[dataset], SCHEDULES[dataset]
-    optimizer = preset.tuned_for_fedavg if issubclass(method, FedAvg) else preset.tuned
+    optimizer = preset.tuned_for_fedavg if issubclass(method, Averaging) else preset.tuned
     plan = Plan(preset.clients_per_round, preset.batch_size, preset.local_steps, schedule.horizon, optimizer)
     return Training(dataset, plan, preset.rounds, schedule.requests, schedule.streaming_horizon)
 

@@ -22,7 +22,8 @@ from fedforget.experiments.simulate import (
     steps_from_round,
     stream_first_rounds,
 )
-from fedforget.planner.costs import Withdrawal, client_change, expected_stream_cost, forgetting_cost
+from fedforget.planner.costs import expected_stream_cost, forgetting_cost
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "requests"
 AT_ONCE, IN_A_STREAM = "at once", "one after another"

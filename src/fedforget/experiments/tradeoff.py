@@ -25,7 +25,8 @@ from fedforget.experiments.problems import Training, build_problem, bytes_of_rou
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
+from fedforget.planner.costs import forgetting_cost, sample_change
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "tradeoff"
 DATASETS = ("mnist", "fashion-mnist")

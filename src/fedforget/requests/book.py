@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -24,9 +24,20 @@ from fedforget.requests.vault import STATE, Vault
 
 
 class RequestBook:
-    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased."""
+    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased.
 
-    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms, vault: Vault) -> None:
+    ``on_received`` is called with the ids of new requests, in the transaction that accepts them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        chain: EventChain,
+        pseudonyms: Pseudonyms,
+        vault: Vault,
+        on_received: Callable[[Sequence[str]], object] = lambda _: None,
+    ) -> None:
+        self._on_received = on_received
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
@@ -191,6 +202,7 @@ class RequestBook:
             if request in known:
                 self._alias(identifier, known[request])
         self._remember_key(submission, ids)
+        self._on_received([identifier for _, identifier, _ in fresh])
         return ids
 
     def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:

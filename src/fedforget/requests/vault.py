@@ -8,7 +8,7 @@ Requests that wait share a key in groups, so that dropping a request costs at mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedforget.disk.database import Database
 from fedforget.disk.key_file import KeyFile
@@ -17,22 +17,27 @@ from fedforget.errors import RunDamaged
 KEYS = "record.keys"  # beside the database
 GROUP = 256  # requests that share a key while they wait
 MODEL, STATE, LEAVES = "model", "state", "leaves"  # kinds of what stands
+_USED = (
+    "SELECT value FROM record WHERE key = 'pseudonym_key'",
+    "SELECT key FROM waiting_keys",
+    "SELECT key FROM intents",
+    "SELECT key FROM (SELECT key FROM standing LIMIT 1)",  # all rows share one key
+)
 
 
 class Vault:
-    """The encrypted columns of a record, and the file of their keys."""
+    """The encrypted columns of a record, and the file of their keys.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    ``also``: queries for the keys that other tables refer to.
+    """
+
+    def __init__(self, database: Database, also: Sequence[str] = ()) -> None:
+        self._database, self._also = database, also
         self.keys = KeyFile(database.path.with_name(KEYS))
 
     def used(self) -> set[int]:
         """Return the keys that the record refers to."""
-        rows = self._database.rows(
-            "SELECT value FROM record WHERE key = 'pseudonym_key' UNION SELECT key FROM waiting_keys "
-            "UNION SELECT key FROM intents UNION SELECT key FROM (SELECT key FROM standing LIMIT 1)"  # all have one
-        )
-        return {number for (number,) in rows}
+        return {number for (number,) in self._database.rows(" UNION ".join((*_USED, *self._also)))}
 
     def require_keys(self) -> None:
         """Raise RunDamaged if a key is missing, unless it is that of an intent: its purging was interrupted."""
@@ -60,6 +65,16 @@ class Vault:
         if finishing:
             used -= {key for (key,) in self._database.rows("SELECT key FROM intents")}
         self.keys.keep_only(used)
+
+    def purge(self, last: Callable[[], None] | None) -> None:
+        """Drop the keys that nothing needs any more, and only then call ``last``, which notes what is purged by that.
+
+        The caller keeps readers out.
+        """
+        self.renew_spent()
+        self.drop_unused(finishing=last is not None)
+        if last is not None:
+            last()
 
     # Requests that wait
 

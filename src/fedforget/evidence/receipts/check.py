@@ -94,8 +94,6 @@ def read_receipt(file: str | Path, key: str | Path, opening: str | Path | None =
     path, public_key = path_of(file, "a receipt"), read_public_key(path_of(key, "a public key"))
     try:
         envelope = strict_json.parse(read_named(path, strict_json.LONGEST))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError) as error:
         raise ReceiptRefused(
             f"{path} is not a signed receipt: not strict JSON: {error}",

@@ -80,11 +80,7 @@ def _not_its_target(run: OpenRun, receipt: Receipt, target: Request) -> InvalidI
 
 def _finished(run: OpenRun, identifier: str) -> Receipt:
     receipt = run.record.book.receipt(identifier)
-    if receipt.is_open:
-        raise InvalidInput(
-            f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
-            hint=f"carry it out with {hints.run_pending(run.path)}",
-        )
+    receipt.require_closed(f"carry it out with {hints.run_pending(run.path)}")
     return receipt
 
 

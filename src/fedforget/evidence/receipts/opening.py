@@ -12,7 +12,7 @@ from typing import Any
 from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.tree import SALT_BYTES, label_of
 from fedforget.disk.door import read_named
-from fedforget.errors import InvalidId, InvalidInput, ReceiptRefused
+from fedforget.errors import InvalidId, ReceiptRefused
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.proofs import Target, from_hex
 
@@ -59,8 +59,6 @@ def read_opening(path: Path) -> Opening:
     try:
         raw = strict_json.parse(read_named(path, strict_json.LONGEST))
         return _parsed(raw)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError, InvalidId) as error:
         raise ReceiptRefused(f"{path} is not the opening of a receipt: {error}", hint=_GET) from error
 

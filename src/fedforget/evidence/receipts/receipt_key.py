@@ -139,9 +139,7 @@ def read_private_key(run: Path) -> Ed25519PrivateKey:
 def read_public_key(path: Path) -> Ed25519PublicKey:
     """Read an untrusted public key; raise InvalidInput if the file holds anything but one sound Ed25519 key."""
     try:
-        key = serialization.load_pem_public_key(_one_block(read_named(path, MOST)))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint=_GIVE) from error
+        key = serialization.load_pem_public_key(_one_block(read_named(path, MOST, _GIVE)))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidInput(f"{path} holds no public key, or more than that", hint=_GIVE) from error
     if not isinstance(key, Ed25519PublicKey):

@@ -153,8 +153,6 @@ def read_links(files: Sequence[str | Path]) -> Links:
         path = path_of(file, "a file of links")
         try:
             found |= _parsed(strict_json.parse(read_named(path, strict_json.LONGEST)))
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
         except (ValueError, RecursionError) as error:
             raise ReceiptRefused(f"{path} is not a file of links: {error}", hint=_GAP) from error
     return found
