@@ -83,6 +83,10 @@ def recovery_applies_a_removal_twice(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Processor, "finish", finish)
 
 
+def begun_batches_go_first(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Processor, "_apply_begun_before", lambda self, _: self.apply_begun())
+
+
 AFTER_INTENT = "a client; a crash after the intent, and another process finishes"
 
 
@@ -98,6 +102,7 @@ def test_recovery_that_applies_a_removal_twice_keeps_the_law(monkeypatch: pytest
         (arrivals_are_dropped, "a sample arrives while another is recomputed", "7/8"),
         (newcomers_change_nothing, "a sample joins", None),
         (rewinds_one_round_too_little, "two batches in a row", None),
+        (begun_batches_go_first, "a client that fell silent is erased while its sample's removal waits for it", None),
     ],
 )
 def test_wrong_processor_is_caught(

@@ -61,7 +61,7 @@ class Journal(Protocol):
     """Records the progress of a decision, so that the next process can finish it after a crash."""
 
     def begin(self, decision: Decision) -> Decision:
-        """Make the decision durable and return it as it will be carried out. If it raises, nothing has changed.
+        """Make the decision durable and return it as it will be carried out. If that fails, nothing has changed.
 
         The journal sets the batch id. It may raise the goal to that of an unfinished batch, rewind further, and add
         requests whose targets leave anyway.

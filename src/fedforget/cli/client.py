@@ -15,7 +15,7 @@ from fedforget.cli.app import app
 from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
-from fedforget.client_side.client_state import ClientState, Synchronised
+from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
@@ -57,7 +57,7 @@ def init(
     samples, noted = source.chosen(who)
     state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
-    facts = _facts(state) | {"enrolment": place}
+    facts = _facts(state.status()) | {"enrolment": place}
     output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: a lost seed cannot be recovered")
 
 
@@ -83,18 +83,16 @@ def _write_enrolment(state: ClientState, out: Path | None) -> str | None:
     return str(place)
 
 
-def _facts(state: ClientState) -> dict[str, Any]:
-    found = asdict(state.status())
-    return found | {"open_requests": [each.as_dict() for each in state.status().open_requests]}
+def _facts(status: ClientStatus) -> dict[str, Any]:
+    return asdict(status) | {"open_requests": [each.as_dict() for each in status.open_requests]}
 
 
 @client.command()
 @grouped
 def status(state_dir: StateDir, *, output: Output) -> None:
     """Show the status of a client. The counts are never sent to the server."""
-    state = ClientState(state_dir)
-    facts = _facts(state)
-    waiting = state.status().open_requests
+    found = ClientState(state_dir).status()
+    facts, waiting = _facts(found), found.open_requests
 
     def text() -> str:
         counted = pairs({**facts, "open_requests": len(waiting)})

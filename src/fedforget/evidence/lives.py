@@ -7,16 +7,17 @@ remains.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.plan import Plan
-from fedforget.algorithm.ports import Newcomer
+from fedforget.algorithm.ports import Federation, Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
+from fedforget.errors import ClientUnreachable
 from fedforget.evidence.laws import Enumeration, History, Oracle, Progress, World, stored_history, symbolic_server
 from fedforget.federation.local import LocalFederation
 from fedforget.requests.lifecycle import Basis, Stage, Submission
@@ -85,7 +86,14 @@ class Crash:
     at: Stage | None
 
 
-Event = Forget | Defer | Arrive | Cancel | RunPending | Add | Learn | Crash
+@dataclass(frozen=True, slots=True)
+class FallSilent:
+    """A client on another machine answers no order from now on, so a batch that removes some of its samples waits."""
+
+    client: int
+
+
+Event = Forget | Defer | Arrive | Cancel | RunPending | Add | Learn | Crash | FallSilent
 
 
 class _Crashed(BaseException):
@@ -120,16 +128,21 @@ class _Life:
         self._inbox, self._arriving = InboxInMemory(), list[Submission]()
         self._batches = BatchesInMemory(BookInMemory(), self._reached)
         self._crash: Crash | None = None
+        self._silent: set[Id] = set()
         self.processor = self._process(server)
         self.changed = False
 
     def _process(self, server: Server) -> Processor:
         """Start a process on what is stored: nothing else outlasts a crash."""
         federation = cast(LocalFederation, server.federation).restarted()
+        reached = cast(Federation, _WithSilentClients(federation, self._silent, self._leaving))
         work = WorkInMemory(self._after_round)
         return processor_in_memory(
-            replace(server, federation=federation), federation.memory, work, self._inbox, self._batches
+            replace(server, federation=reached), federation.memory, work, self._inbox, self._batches
         )
+
+    def _leaving(self) -> set[Id]:
+        return {client for intent in self._batches.unfinished() for client in intent.decision.leaving}
 
     @property
     def _book(self) -> BookInMemory:
@@ -158,6 +171,8 @@ class _Life:
                 self._arriving.append(_submission(requests))
             case Crash():
                 self._crash = event
+            case FallSilent(client):
+                self._silent.add(canonical_id(client))
             case Cancel(request):
                 waiting = {each: identifier for identifier, each in self._book.pending().items()}
                 self._book.cancel(waiting[request])
@@ -179,7 +194,10 @@ class _Life:
         self.changed |= stored_history(self.processor.server) != before
 
     def _finish(self, command: Callable[[], object]) -> None:
-        """Run a command to its end. If its process crashes, another one finishes what is stored."""
+        """Run a command to its end. If its process crashes, another one finishes what is stored.
+
+        A command that a silent client stops leaves its batch to the next one.
+        """
         try:
             command()
             self.processor.finish()
@@ -187,6 +205,26 @@ class _Life:
             self.processor = self._process(self.processor.server)
             self.processor.accept_inbox()
             self.processor.finish()
+        except ClientUnreachable:
+            self.processor = self._process(self.processor.server)
+
+
+class _WithSilentClients:
+    """A ``Federation`` that waits for silent clients to remove samples, unless a batch erases them as a whole."""
+
+    def __init__(self, federation: LocalFederation, silent: Collection[Id], leaving: Callable[[], set[Id]]) -> None:
+        self._federation, self._silent, self._leaving = federation, silent, leaving
+
+    def remove(self, orders: Sequence[RemoveOrder]) -> None:
+        leaving = self._leaving()
+        needed = [order for order in orders if order.samples is None or order.client not in leaving]
+        for order in needed:
+            if order.samples is not None and order.client in self._silent:
+                raise ClientUnreachable(f"client {order.client} does not answer")
+        self._federation.remove(needed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._federation, name)
 
 
 def world_after(world: World, events: Sequence[Event]) -> dict[Any, tuple[Any, ...]]:
@@ -212,7 +250,7 @@ def world_after(world: World, events: Sequence[Event]) -> dict[Any, tuple[Any, .
                 left -= erased(requests)
             case RunPending():
                 left -= erased(pending)
-        if not isinstance(event, Defer | Arrive | Cancel | Learn | Crash):
+        if not isinstance(event, Defer | Arrive | Cancel | Learn | Crash | FallSilent):
             left -= erased(arriving)
             arriving = []
     return {client: tuple(sorted(s for c, s in left if c == client)) for client in sorted({c for c, _ in left})}

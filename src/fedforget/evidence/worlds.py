@@ -15,6 +15,7 @@ from fedforget.evidence.lives import (
     Crash,
     Defer,
     Event,
+    FallSilent,
     Forget,
     Learn,
     RunPending,
@@ -152,6 +153,15 @@ _LIVES: tuple[_Life, ...] = (
         PAIR,
         (1, 1, 1, 3),
         (_meanwhile((1, 0)), Crash(None), _now((0, 0)), _all_pending),
+    ),
+    *(
+        (
+            f"a client that fell silent is erased while its sample's removal waits for it{what}",
+            PAIR,
+            (1, 1, 1, 2),
+            (FallSilent(0), _now((0, 0)), *crash, _now((0, None))),
+        )
+        for what, crash in (("", ()), ("; a crash after the intent", (Crash(Stage.ACCEPTED),)))
     ),
     ("an erased sample comes back", PAIR, (1, 1, 1, 2), (Learn(2), _now((0, 0)), Add(0, (0,)))),
 )

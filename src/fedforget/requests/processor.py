@@ -14,6 +14,7 @@ from typing import Any
 
 from fedforget.algorithm.draws import SEED_BYTES
 from fedforget.algorithm.forget import Decision, Request, decide, forget, remove
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.join import join
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.ports import Newcomer, State
@@ -54,7 +55,7 @@ class Processor:
             self.intake.ask_again(submission, ids)
             self.forget(self.book.pending_of(ids))
             return ids
-        self.apply_begun()
+        self._apply_begun_before(submission.requests)
         known = self.intake.known(submission.requests)
         self.book.ask_again(submission, known.values())
         fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
@@ -66,15 +67,6 @@ class Processor:
             with self.book.transaction():
                 self.book.receive(submission, known)
         return [known.get(r, i) for i, r in zip(submission.ids, submission.requests, strict=True)]
-
-    def begin(self, submission: Submission) -> None:
-        """Commit the intent to erase whole clients, before earlier batches are applied that may wait for them."""
-        known = self.intake.known(submission.requests)
-        fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
-        wanted = {**self.book.pending_of(list(known.values())), **fresh}
-        if wanted and self.book.ids_of_key(submission) is None:
-            journal = _BatchJournal(self, dict(wanted), submission, known)
-            journal.begin(decide(self.server, list(wanted.values())))
 
     def forget(
         self,
@@ -94,7 +86,7 @@ class Processor:
             if arrived:
                 self.intake.clear(arrived)
             return
-        self.apply_begun()
+        self._apply_begun_before(list(wanted.values()))
         batch = _BatchJournal(self, dict(wanted), submission, known or {}, arrived, new_seeds=new_seeds)
         with self.work.learning(self.goal()) as on_round:
             forget(self.server, list(wanted.values()), batch, self._until_arrival(on_round))
@@ -114,15 +106,33 @@ class Processor:
 
     # Finishing
 
-    def apply_begun(self) -> None:
-        """Remove what a crash left in: every batch whose intent is durable is applied. Idempotent."""
-        begun = self._at_stage(Stage.ACCEPTED)
+    def apply_begun(self, but: str = "") -> None:
+        """Remove what a crash left in: every batch whose intent is durable is applied. Idempotent.
+
+        ``but``: the id of a batch that the caller applies itself.
+        """
+        begun = [intent for intent in self._at_stage(Stage.ACCEPTED) if intent.batch_id != but]
         for intent in begun:
             if intent.decision.rewind_to < self.server.memory.rounds_done:  # another process may have decided it
                 self.work.check_learner(intent.decision.rewind_to, intent.decision.requests)
             remove(self.server, intent.decision, _BatchJournal.of(self, intent))
         if begun:
             self.work.applied()
+
+    def _apply_begun_before(self, requests: Sequence[Request]) -> None:
+        """Apply begun batches before a decision, which depends on the samples that they leave.
+
+        One of them may wait for a silent client to remove a sample. If these requests erase that client, their intent
+        is committed first, and the journal applies the begun batches after it: then only the erasure has to reach it.
+        """
+        whole = {request.client for request in requests if request.sample is None}
+        if any(request.sample is not None for request in requests) or not whole & self._clients_waited_for():
+            self.apply_begun()
+
+    def _clients_waited_for(self) -> set[Id]:
+        """Return the clients that begun batches remove samples of, and that no batch erases."""
+        named = {request.client for intent in self._at_stage(Stage.ACCEPTED) for request in intent.decision.requests}
+        return named - {client for intent in self.batches.unfinished() for client in intent.decision.leaving}
 
     def finish(self) -> None:
         """Finish every batch, by one recomputation: also what a crash interrupted, and what arrives meanwhile."""
@@ -222,7 +232,10 @@ class _BatchJournal:
         return tuple(self.requests)
 
     def begin(self, decision: Decision) -> Decision:
-        """Add what the batch covers, check learner and state, and commit the intent with its requests."""
+        """Add what the batch covers, check learner and state, and commit the intent with its requests.
+
+        Begun batches that waited for a client of this one are applied then: this one lets them go on.
+        """
         processor, work = self.processor, self.processor.work
         decision = self._with_covered(decision)
         named, pledge = self._as_carried_out(decision), None
@@ -243,6 +256,7 @@ class _BatchJournal:
                 book.taint_unless_exogenous(basis)
         if self.arrived:
             processor.intake.clear(self.arrived)
+        processor.apply_begun(but=named.batch_id)
         return named
 
     def _with_covered(self, decision: Decision) -> Decision:

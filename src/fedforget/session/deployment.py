@@ -163,9 +163,6 @@ class Deployment:
                 "each client of a deployment makes its own seed, so new seeds cannot be drawn here",
                 hint="start a new run, with clients that are initialised anew",
             )
-        silent = {each.client for each in self.run.remote.contacts.silences()}
-        if any(request.client in silent for request in submission.requests):
-            self._processor.begin(submission)  # what was begun before may wait for that client
         ids = self._processor.submit(submission)
         self._processor.finish()
         self._tell_finished()

@@ -16,18 +16,29 @@ log = logging.getLogger("fedforget")
 
 
 def enroll(path: Path, enrolments: Sequence[Enrolment], *, returning: bool = False) -> list[Enrolment]:
+    """Open a run and enter clients, all or none. Return those that are new."""
+    with run_directory.writing(path) as run:
+        return enter(run, enrolments, returning=returning)
+
+
+def enter(run: OpenRun, enrolments: Sequence[Enrolment], *, returning: bool = False) -> list[Enrolment]:
     """Enter clients, all or none. They join the roster with the next contact. Return those that are new.
 
     ``returning``: also clients that were erased. A client that is there already keeps its key.
     """
-    with run_directory.writing(path) as run:
-        new = [each for each in enrolments if _is_new(run, each, returning=returning)]
-        if new:
-            run.remote.contacts.enroll(*new)
-        for each in new:
-            run.remote.contacts.undelivered.discard(each.client)  # it is another state directory than the erased one
-    log.info("enrolled %d clients in %s", len(new), path)
+    new = [each for each in enrolments if _is_new(run, each, returning=returning)]
+    if new:
+        run.remote.contacts.enroll(*new)
+    for each in new:
+        run.remote.contacts.undelivered.discard(each.client)  # it is another state directory than the erased one
+    log.info("enrolled %d clients in %s", len(new), run.path)
     return new
+
+
+def enter_not_erased(run: OpenRun, enrolments: Sequence[Enrolment]) -> None:
+    """Enter the clients that were not erased: an enrolment file may outlast its client."""
+    book = run.record.book
+    enter(run, [each for each in enrolments if book.id_of_exactly(Request(each.client)) is None])
 
 
 def _is_new(run: OpenRun, each: Enrolment, *, returning: bool) -> bool:

@@ -91,17 +91,23 @@ def require_same(path: Path, wanted: PlanFile, seeds: SeedSource, without: Seque
 
 
 def _require_same(run: OpenRun, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
-    differences = run.file.differences(wanted)
+    seed = []
     if seeds.origin == "given" and seeds.server().commitment != run.file.server_commitment:
-        differences.append("it was made with another seed, or new seeds were drawn since")
-    if differences:
-        raise PlanRefused(
-            f"{run.path} is a run with another plan: {'; '.join(differences)}",
-            hint=f"go on with {hints.train(run.path)}, without a plan; or choose another directory",
-        )
+        seed.append("it was made with another seed, or new seeds were drawn since")
+    require_same_plan(run, wanted, seed, instead=f"go on with {hints.train(run.path)}, without a plan; or ")
     for request in without:
         if run.has(request):
             raise PlanRefused(
                 f"{run.path} was trained with {request}",
                 hint=f"use {hints.forget(run.path)} instead of leaving it out",
             )
+
+
+def require_same_plan(run: OpenRun, wanted: PlanFile, others: Sequence[str] = (), *, instead: str = "") -> None:
+    """Refuse another plan. ``others``: other differences. ``instead``: what the caller can do with this run."""
+    differences = [*run.file.differences(wanted), *others]
+    if differences:
+        raise PlanRefused(
+            f"{run.path} is a run with another plan: {'; '.join(differences)}",
+            hint=f"{instead}choose another directory",
+        )
