@@ -103,7 +103,7 @@ WHOLE_PACKAGE = {"training/environment.py", "experiments/reproduce.py"}  # they 
 LARGEST = 300  # lines of a module
 LARGER = {
     "run.py": 330,  # the public API in one class: its methods repeat the options of rounds in their signatures
-    "requests/processor.py": 310,  # the life of a batch from intake to receipt, in its order
+    "requests/processor.py": 330,  # the life of a batch from intake to receipt, in its order
 }
 NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}
 NOT_IN_ALGORITHM_BUT = {"secrets": {"seeds.py"}}  # seeds may come from the operating system
