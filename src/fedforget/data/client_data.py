@@ -70,7 +70,7 @@ class ClientData:
         if identifier not in self.ids:
             raise DataChanged(
                 f"{self.named(identifier)} is missing from the data",
-                hint="bring it back, or forget it",
+                hint="restore it, or forget it",
             )
         try:
             pair = self._samples[self._keys[identifier]]

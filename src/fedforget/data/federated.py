@@ -73,7 +73,7 @@ class FederatedData:
         if client not in self.roster:
             raise DataChanged(
                 f"client {shown(client)} is missing from the data",
-                hint="bring it back, or forget it",
+                hint="restore it, or forget it",
             )
         return self._clients[client]
 

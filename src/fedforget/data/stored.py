@@ -61,7 +61,7 @@ class StoredClient:
             return self._places_of(self._client, np.asarray(identifiers, np.int64))
         except (KeyError, IndexError, ValueError, OverflowError) as error:
             raise DataChanged(
-                f"{self._missing(identifiers)} is missing from the data", hint="bring it back, or forget it"
+                f"{self._missing(identifiers)} is missing from the data", hint="restore it, or forget it"
             ) from error
 
     def _missing(self, identifiers: Sequence[Id]) -> str:
