@@ -267,7 +267,7 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", re.IGNORECASE)
+INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|anybody|someone|anyone)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

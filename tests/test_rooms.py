@@ -309,7 +309,7 @@ def test_commands_that_only_look_do_not_load_torch(run: Path, command: str) -> N
     assert not loaded & {"torch", "sklearn"}
 
 
-def test_forgetting_what_was_never_drawn_does_not_load_torch(run: Path) -> None:
+def test_forgetting_undrawn_data_does_not_load_torch(run: Path) -> None:
     """A request that changes no draw needs neither the model nor the data."""
     with run_directory.reading(run) as found:
         used = {client: found.clients.first_steps(client) for client in found.server.roster}

@@ -166,7 +166,7 @@ def test_directory_of_no_client_is_refused(place: Path, command: str) -> None:
     assert call(*on(place / "nowhere", command)).code == 3
 
 
-def test_lost_seed_is_told_with_the_ways_out(state: Path) -> None:
+def test_lost_seed_error_names_remedies(state: Path) -> None:
     (state / "client.book").unlink()
     error = refused(6, "run-damaged", *on(state, "status"))
     assert "restore the whole state directory" in error["hint"]

@@ -74,7 +74,7 @@ def test_secrets_come_from_the_given_seed_or_from_the_system(tmp_path: Path) -> 
 
 
 def test_state_directory_is_made_once(state: ClientState, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is the state directory of a client already"):
+    with pytest.raises(InvalidInput, match="is already the state directory of a client"):
         ClientState.init(state.path, "c", samples_of([1]))
     (tmp_path / "letter.txt").write_text("dear")
     mode = tmp_path.stat().st_mode
@@ -118,7 +118,7 @@ def test_altered_identity_is_refused(state: ClientState, change: Any, error: typ
 # ---------------------------------------------------------------------------------------------------------- enrolment
 
 
-def test_enrolment_says_who_the_client_is_and_nothing_secret(state: ClientState) -> None:
+def test_enrolment_holds_public_fields_and_no_secret(state: ClientState) -> None:
     data = state.enrolment()
     found, opening = Enrolment.parsed(data), state.opening()
     assert (found.client, found.commitment, found.root) == ("c", opening.seed.commitment, opening.root())
@@ -170,7 +170,7 @@ def test_request_is_durable_and_idempotent(state: ClientState) -> None:
     assert (waiting.basis, waiting.deadline) == ("unknown", "2999-01-31T23:59:59.999+00:00")
 
 
-def test_unknown_sample_refuses_all_and_says_where_to_look(state: ClientState) -> None:
+def test_unknown_sample_refuses_all_and_hints_at_the_list(state: ClientState) -> None:
     with pytest.raises(UnknownTarget, match="there is no sample 99 of client c") as caught:
         state.forget([1, 99])
     assert "fedforget client sync --dry-run" in caught.value.hint

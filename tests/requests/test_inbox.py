@@ -168,7 +168,7 @@ def test_kill_at_any_disk_call_leaves_whole_submissions_in_order(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("failures", "left"), [(0, True), (19, True), (20, False)])
-def test_submission_is_tried_twenty_times_while_the_directory_is_tidied_up(
+def test_submission_is_retried_twenty_times_while_the_inbox_is_cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, left: bool
 ) -> None:
     """The process at work removes the empty directory between two calls. A submission is never lost silently."""

@@ -352,7 +352,7 @@ def test_search_finds_markers_when_the_whole_purge_is_skipped(
 
 
 @pytest.mark.parametrize("skipped", [False, True])
-def test_superseded_digest_is_found_only_if_what_stands_keeps_its_key(
+def test_superseded_digest_is_found_only_if_its_key_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted, skipped: bool
 ) -> None:
     """Samples that no step used: the model stands, and the digests of the state before do not."""

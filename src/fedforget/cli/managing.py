@@ -34,7 +34,7 @@ def policy(
 ) -> None:
     """Show or set when requests are carried out: immediately, or collected for a window and carried out together."""
     if name is None and window is not None:
-        raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
+        raise InvalidInput("a window needs a policy", hint=f"give its name: {BATCH}")
     if name is None:
         with run_directory.reading(run, only_idle=False) as opened:
             chosen = opened.record.policy
@@ -81,7 +81,7 @@ def add(
 @grouped
 def forget_record(
     run: RunPath,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Confirm. This cannot be undone.")] = False,
     *,
     output: Output,
 ) -> None:
@@ -89,7 +89,7 @@ def forget_record(
     if not yes:
         raise InvalidInput(
             "a repeated request for erased data will no longer find its receipt, and this cannot be undone",
-            hint="add --yes if that is what you want",
+            hint="confirm with --yes",
         )
     with run_directory.writing(run) as opened:
         deferral.forget_record(opened)

@@ -33,7 +33,7 @@ from fedforget.store.run_directory import OpenRun
 @grouped
 def forget(
     run: RunPath,
-    client: Annotated[str | None, typer.Option(help="The client to forget, or whose sample to forget.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client to forget, or the client of --sample.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, carried out together or not at all.")] = None,
     basis: BasisOption = None,
@@ -54,9 +54,9 @@ def forget(
     how: RoundsOptions,
     output: Output,
 ) -> None:
-    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there.
+    """Forget samples and clients: the run becomes, byte for byte, what it would be without them.
 
-    Needs the model and the data, so for a run with your own only --defer, --dry-run and the policy `batch` work here.
+    Needs the model and the data: for a run with your own, only --defer, --dry-run and the policy `batch` work here.
     """
     requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
     require_basis(basis or Basis.UNKNOWN)
@@ -159,7 +159,7 @@ def _dry_run(run: Path, requests: list[Request], everything: bool, output: Outpu
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
     output.emit(
         facts,
-        lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
+        lambda: pairs(facts) + "\n\nnothing was changed; these figures depend on the plan only, not on the draws",
     )
 
 

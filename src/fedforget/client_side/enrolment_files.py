@@ -1,4 +1,4 @@
-"""Reading the enrolment files that clients hand to the server."""
+"""Read the enrolment files of clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def read_enrolments(files: Sequence[Path]) -> list[Enrolment]:
     clients = [each.client for each in found]
     twice = next((client for client in clients if clients.count(client) > 1), None)
     if twice is not None:
-        raise InvalidInput(f"two of the files enroll client {shown(twice)}", hint="give each client once")
+        raise InvalidInput(f"two files enroll client {shown(twice)}", hint="give one file for each client")
     return found
 
 

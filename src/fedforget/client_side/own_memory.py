@@ -45,7 +45,7 @@ class OwnMemory:
         self.remove([RemoveOrder(self._client, samples)])
 
     def remove_all(self) -> None:
-        """Remove the client: its notes, its samples and its seed."""
+        """Remove the client's notes, samples and seed."""
         self.remove([RemoveOrder(self._client, None)])
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:

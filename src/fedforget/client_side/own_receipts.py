@@ -1,4 +1,4 @@
-"""The receipts that a client signs itself, about requests that were made at it."""
+"""Receipts that a client signs itself, for its own requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OUTCOME = {"state_mac": "state_mac", "root_mac": "data_root", "plan": "plan", "
 
 
 def signed_receipt(state: OpenDirectory, identifier: str) -> Envelope:
-    """Return the signed receipt of a request that is purged here, or was rejected."""
+    """Return the signed receipt of a request that is purged or rejected. Raise InvalidInput if it is open."""
     receipt = state.record.book.receipt(identifier)
     receipt.require_closed("it is carried out and purged at the next contacts with the server")
     return seal(_statement(state, receipt), state.key())

@@ -1,7 +1,7 @@
-"""``record.db`` of a client: requests made here, their handles, additions that wait, and events.
+"""``record.db`` of a client: requests of this client, their handles, pending additions, and events.
 
-Its tables of requests and events are those of a run's record. What must not stay is encrypted with keys in
-``record.keys`` (``requests.vault``), so erased ids are gone once their key is.
+Its tables of requests and events are those of a run's record. What must be erasable is encrypted with keys in
+``record.keys`` (``requests.vault``): deleting a key destroys the ids that it encrypted.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class OwnRecord:
         self.database.run("INSERT OR REPLACE INTO record VALUES (?, ?)", (key, value))
 
     def note(self, event: tuple[str, Mapping[str, Any]] | None = None, **values: Any) -> None:
-        """Store values, durably together, with an event."""
+        """Store values and an event in one transaction."""
         with self.database.transaction():
             for key, value in values.items():
                 self._set(key, value)
@@ -119,7 +119,7 @@ class OwnRecord:
         return dict(self.database.rows_in(sql, "request", list(requests)))
 
     def requests_of(self, handles: Collection[str]) -> list[str]:
-        """Return the requests behind handles."""
+        """Return the requests that these handles stand for."""
         rows = self.database.rows_in("SELECT request FROM withdrawals", "handle", sorted(handles))
         return [request for (request,) in rows]
 
@@ -133,7 +133,7 @@ class OwnRecord:
         return str(rows[0][0]) if rows else None
 
     def arriving(self) -> dict[str, dict[Id, bytes]]:
-        """Return the samples of each addition that waits."""
+        """Return the samples of each pending addition."""
         rows = self.database.rows("SELECT handle, key, body FROM arriving ORDER BY handle")
         return {handle: self._decoded(handle, self.vault.keys.decrypt(key, body, handle)) for handle, key, body in rows}
 
@@ -144,9 +144,9 @@ class OwnRecord:
             raise RunDamaged(f"{self.database.path} is damaged: the addition {handle} cannot be read") from error
 
     def keep_arriving(self, samples: Sequence[Mapping[Id, bytes]], kept: Iterable[str] = ()) -> None:
-        """Replace the additions that wait. Each group gets a handle; the first ones keep those in ``kept``.
+        """Replace the pending additions. Each group gets a handle; the first ones keep those in ``kept``.
 
-        All get a new key, so that nothing of a dropped one can be read. Call inside a transaction.
+        All are encrypted with a new key, so that a dropped addition cannot be read. Call inside a transaction.
         """
         handles = list(kept)
         groups = dict(zip([*handles, *(new_handle() for _ in samples[len(handles) :])], samples, strict=True))
@@ -164,7 +164,7 @@ class OwnRecord:
         return [(handle,) for (handle,) in self.database.rows("SELECT handle FROM additions WHERE state = 'waiting'")]
 
     def arrived(self, handles: Collection[str], count: int) -> None:
-        """Note that additions have joined. Idempotent."""
+        """Record that additions have joined the run. Idempotent."""
         waiting = self.arriving()
         if not waiting.keys() & set(handles):
             return

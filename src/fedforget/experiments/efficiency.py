@@ -25,7 +25,7 @@ _PER_DRAW = 5e-5  # seconds, among a few thousand ids
 
 
 def cells(choice: Choice) -> Iterator[Cell]:
-    """A cell for each panel, M and seed; panels with natural sizes only where the data are here."""
+    """A cell for each panel, M and seed; panels with natural sizes only if the data are present."""
     for name, grid in EFFICIENCY.items():
         if not choice.wants(grid.dataset):
             continue
@@ -40,7 +40,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One training's draws: every K and b of a panel at one M."""
+    """The draws of one training: every K and b of a panel at one M."""
 
     name: str
     grid: Grid

@@ -1,4 +1,4 @@
-"""Openings: the ids and salts of what a receipt is about, for the person concerned or an auditor.
+"""Openings: the id and salt behind a receipt's label, for the data subject or an auditor.
 
 A receipt names its target by labels, which reveal nothing. With the opening a reader can compute the labels.
 """
@@ -46,7 +46,7 @@ class Opening:
             return f"the opening belongs to request {self.request}, not to this one"
         if (self.sample is None) != (target.sample is None):
             about = "a client" if target.sample is None else "a sample"
-            return f"the receipt is about {about}, and the opening is not"
+            return f"the receipt is about {about}, but the opening is not"
         if self.target.client != target.client:
             return "the id or the salt of the client is not that of the receipt"
         if self.target.sample != target.sample:
@@ -75,7 +75,7 @@ def _parsed(raw: Any) -> Opening:
 
 def _opened(raw: Any) -> Opened:
     if not isinstance(raw, dict) or raw.keys() != {"id", "salt"}:
-        raise ValueError("it does not have an id with its salt")
+        raise ValueError("it lacks an id with its salt")
     salt = from_hex(raw["salt"])
     if len(salt) != SALT_BYTES:
         raise ValueError(f"a salt is not {SALT_BYTES} bytes long")
