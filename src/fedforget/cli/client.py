@@ -58,9 +58,7 @@ def init(
     state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
     facts = _facts(state.status()) | {"enrolment": place}
-    output.emit(facts, lambda: pairs(facts) + "
-
-keep a backup of this directory: a lost seed cannot be recovered")
+    output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: a lost seed cannot be recovered")
 
 
 @client.command()
