@@ -15,6 +15,7 @@ import pytest
 from fedforget.store import run_directory
 
 PACKAGE = Path(__file__).resolve().parents[1] / "src" / "fedforget"
+FLOWER = PACKAGE / "federation" / "flower"
 STANDARD = set(sys.stdlib_module_names) | {"__future__"}
 
 
@@ -31,7 +32,7 @@ ALLOWED: dict[str, set[str]] = {
     "store": {"numpy", "safetensors", *ours("errors", "algorithm", "disk", "requests")},
     "training": {"numpy", "torch", "safetensors", *ours("errors", "algorithm")},
     "data": {"numpy", "sklearn", "datasets", *ours("errors", "algorithm")},
-    "federation": {"numpy", "flwr", "cryptography", *ours("errors", "algorithm")},
+    "federation": {"numpy", "cryptography", *ours("errors", "algorithm")},
     "session": {
         "numpy",
         "torch",
@@ -154,7 +155,16 @@ def wrong_imports(paths: Iterable[Path], allowed: set[str]) -> list[str]:
 
 @pytest.mark.parametrize("room", sorted(ALLOWED))
 def test_a_room_imports_only_what_it_may(room: str) -> None:
-    assert wrong_imports((PACKAGE / room).rglob("*.py"), ALLOWED[room] | {f"fedforget.{room}"}) == []
+    inside = FLOWER if room == "federation" else None
+    paths = [path for path in (PACKAGE / room).rglob("*.py") if path.parent != inside]
+    assert wrong_imports(paths, ALLOWED[room] | {f"fedforget.{room}"}) == []
+
+
+def test_only_the_folder_for_flower_in_federation_uses_flwr_and_no_other_file_there_needs_it() -> None:
+    allowed = ALLOWED["federation"] | {"flwr", "fedforget.federation"}
+    assert wrong_imports(FLOWER.glob("*.py"), allowed) == []
+    outside = [path for path in (PACKAGE / "federation").glob("*.py") if within_flower(imports_of(path))]
+    assert outside == []
 
 
 @pytest.mark.parametrize("name", sorted(TOP))
@@ -209,7 +219,11 @@ def test_flower_is_imported_by_its_own_files_only() -> None:
 
 
 def _of_flower(path: str) -> bool:
-    return Path(path).name.startswith("flower_") or path.startswith("flower/")
+    return path.startswith(("federation/flower/", "flower/"))
+
+
+def within_flower(modules: Iterable[str]) -> bool:
+    return any(within(module, {"fedforget.federation.flower"}) for module in modules)
 
 
 def _top(module: str) -> str:

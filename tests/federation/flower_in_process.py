@@ -19,11 +19,11 @@ from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.ports import LocalLearner, Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.federation import local_rounds
-from fedforget.federation.flower_client import Compute, client_app_of
-from fedforget.federation.flower_grid import GridWire
-from fedforget.federation.flower_nodes import GridNodes
-from fedforget.federation.flower_post import GridPost
-from fedforget.federation.flower_trainer import FlowerTrainer
+from fedforget.federation.flower.client import Compute, client_app_of
+from fedforget.federation.flower.grid import GridWire
+from fedforget.federation.flower.nodes import GridNodes
+from fedforget.federation.flower.post import GridPost
+from fedforget.federation.flower.trainer import FlowerTrainer
 from fedforget.federation.learner_failures import as_training_failed
 from fedforget.federation.parcels import Parcel, require_like
 from fedforget.federation.party import ClientParty, EpochInMemory
@@ -166,7 +166,13 @@ class InNodes:
         self.grid = InProcessGrid({100 + place: client_app_of(compute=compute) for place in range(nodes)})
         self.clock = Clock()
         self.nodes = GridNodes(
-            self.grid, patience=60, introduction=5, poll=1, tries=4, clock=self.clock.now, wait=self.clock.wait
+            GridPost(self.grid),
+            patience=60,
+            introduction=5,
+            poll=1,
+            tries=4,
+            clock=self.clock.now,
+            wait=self.clock.wait,
         )
         self.trainer = FlowerTrainer(self.nodes, LocalOptimizer(), {}, **others)
 

@@ -21,7 +21,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import ForgetQuery, LocalRound, RemoveOrder, Trained, TrainTask
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.errors import ClientUnreachable, FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
-from fedforget.federation.flower_records import pack, unpack
+from fedforget.federation.flower.records import pack, unpack
 from fedforget.federation.parcels import Parcel
 from tests.federation.flower_in_process import InFlower, OwnPart
 from tests.helpers import (

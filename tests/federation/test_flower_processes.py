@@ -19,9 +19,10 @@ from typing import Any
 import pytest
 
 from fedforget.errors import InvalidInput, TrainingFailed
-from fedforget.federation import flower_simulation, local_rounds
-from fedforget.federation.flower_processes import Home, end_all, marked
-from fedforget.federation.flower_simulation import Simulation
+from fedforget.federation import local_rounds
+from fedforget.federation.flower import simulation as module
+from fedforget.federation.flower.processes import Home, end_all, marked
+from fedforget.federation.flower.simulation import Simulation
 from fedforget.session.workforce import FLOWER_SIMULATION, Workforce
 from fedforget.store import run_directory
 from tests.cli.commandline import good, good_json
@@ -56,7 +57,7 @@ def wait_for(condition: Any, seconds: float = 20.0) -> None:
 def test_processes_are_found_by_their_mark_and_ended(
     sleeper: subprocess.Popen[bytes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedforget.federation.flower_processes._GRACE", 0.5)
+    monkeypatch.setattr("fedforget.federation.flower.processes._GRACE", 0.5)
     wait_for(lambda: marked(MARK) == [sleeper.pid])
     end_all(MARK)
     assert sleeper.wait(10) == -signal.SIGKILL
@@ -71,14 +72,14 @@ def test_a_home_that_closes_leaves_nothing() -> None:
 
 
 def test_flower_that_cannot_start_is_an_error_that_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedforget.federation.flower_processes._program", lambda _: "/bin/false")
+    monkeypatch.setattr("fedforget.federation.flower.processes._program", lambda _: "/bin/false")
     homes: list[Home] = []
 
     def new_home() -> Home:
         homes.append(Home())
         return homes[-1]
 
-    monkeypatch.setattr(flower_simulation, "Home", new_home)
+    monkeypatch.setattr(module, "Home", new_home)
     with (
         contextlib.closing(Simulation(None, 5)) as simulation,
         pytest.raises(TrainingFailed, match="Flower's SuperLink has ended"),
@@ -94,7 +95,7 @@ def test_the_superlink_ends_with_a_command_that_is_killed(tmp_path: Path) -> Non
     fake.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(60)\n")
     fake.chmod(0o700)
     program = textwrap.dedent(f"""
-        from fedforget.federation import flower_processes as flower
+        from fedforget.federation.flower import processes as flower
         flower._program = lambda _: {str(fake)!r}
         flower.Home._listens = lambda self: print(self.path, flush=True) or False
         flower.Home().start_superlink(60)
@@ -213,10 +214,10 @@ def test_a_run_that_flower_cannot_begin_is_an_error_with_flowers_own_words(
 ) -> None:
     """Not what `flwr run` returns: it succeeds also where the run fails."""
     monkeypatch.setattr("tempfile.tempdir", str(own))
-    no_app = flower_simulation.APP.replace(
-        "fedforget.flower.relays:simulation_relay", "fedforget.federation.flower_processes:MARK"
+    no_app = module.APP.replace(
+        "fedforget.flower.relays:simulation_relay", "fedforget.federation.flower.processes:MARK"
     )
-    monkeypatch.setattr(flower_simulation, "APP", no_app)
+    monkeypatch.setattr(module, "APP", no_app)
     with (
         contextlib.closing(Simulation(1, 5)) as simulation,
         pytest.raises(TrainingFailed, match="Flower's run ended before it began") as caught,

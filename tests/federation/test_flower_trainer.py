@@ -31,10 +31,12 @@ from fedforget.errors import (
     NonFiniteLoss,
     TrainingFailed,
 )
-from fedforget.federation import flower_records, flower_relay, local_rounds
-from fedforget.federation.flower_client import client_app_of
-from fedforget.federation.flower_simulation import Simulation
-from fedforget.federation.flower_trainer import MOST_NODES, FlowerTrainer
+from fedforget.federation import local_rounds
+from fedforget.federation.flower import records, relay
+from fedforget.federation.flower.client import client_app_of
+from fedforget.federation.flower.post import GridPost
+from fedforget.federation.flower.simulation import Simulation
+from fedforget.federation.flower.trainer import MOST_NODES, FlowerTrainer
 from fedforget.federation.local import LocalFederation
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.traffic import Traffic, size_of
@@ -253,9 +255,9 @@ def test_the_model_of_a_round_is_packed_once(monkeypatch: pytest.MonkeyPatch) ->
 
     def pack(model: Any) -> Any:
         packed.append(model)
-        return flower_records.pack_model(model)
+        return records.pack_model(model)
 
-    monkeypatch.setattr("fedforget.federation.flower_nodes.pack_model", pack)
+    monkeypatch.setattr("fedforget.federation.flower.post.pack_model", pack)
     InNodes(computing(Stumbles())).trainer.train([work(client) for client in range(5)], iter(()))
     assert len(packed) == 1
 
@@ -444,7 +446,7 @@ def relayed(tmp_path: Path) -> Iterator[tuple[Simulation, InNodes]]:
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(str(tmp_path / "relay"))
     listener.listen(1)
-    thread = threading.Thread(target=flower_relay.serve, args=(nodes.grid, str(tmp_path / "relay")))
+    thread = threading.Thread(target=relay.serve, args=(GridPost(nodes.grid), str(tmp_path / "relay")))
     thread.start()
     simulation = Simulation(None, 20)
     connection = Connection(listener.accept()[0].detach())

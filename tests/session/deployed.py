@@ -21,8 +21,8 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
 from fedforget.evidence.remote_replay import rounds_of_clients, verify_remote
 from fedforget.evidence.replay import Verification
-from fedforget.federation.flower_grid import GridWire
-from fedforget.federation.flower_post import GridPost
+from fedforget.federation.flower.grid import GridWire
+from fedforget.federation.flower.post import GridPost
 from fedforget.federation.ledger import LedgerInMemory
 from fedforget.federation.party import ClientParty, EpochInMemory
 from fedforget.federation.standing import Withdrawal

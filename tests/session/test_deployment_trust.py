@@ -12,7 +12,7 @@ from flwr.app import Message
 
 from fedforget import Request
 from fedforget.errors import ClientUnreachable, FedForgetError, InvalidInput, LearnerDiffers, SignatureRefused
-from fedforget.federation.flower_records import pack, unpack
+from fedforget.federation.flower.records import pack, unpack
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.party import ClientParty
 from fedforget.session.enrolling import enroll

@@ -15,7 +15,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.client_side import ClientState, directory
 from fedforget.disk.database import Database
 from fedforget.disk.lock import RunLock
-from fedforget.federation.flower_post import GridPost
+from fedforget.federation.flower.post import GridPost
 from fedforget.flower import server
 from fedforget.flower.server import ShowProgress
 from fedforget.store import run_directory

@@ -15,7 +15,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.serverapp import Grid, ServerApp
 
 from fedforget import Run
-from fedforget.federation.flower_nodes import GridNodes
+from fedforget.federation.flower.nodes import GridNodes
+from fedforget.federation.flower.post import GridPost
 from fedforget.session.workforce import FLOWER_APP, Workforce
 from flower_scale.task import SLOTS, build, has_femnist, plan, samples_of
 
@@ -34,7 +35,7 @@ def main(grid: Grid, context: Context) -> None:
     start = time.perf_counter()
     run = Run(
         directory / "run", plan(rounds * (turns + 1)), model=build(), data=data, seed=7,
-        federation=Workforce(FLOWER_APP, nodes=GridNodes(grid, poll=POLL)),
+        federation=Workforce(FLOWER_APP, nodes=GridNodes(GridPost(grid), poll=POLL)),
     )  # fmt: skip
     found["making"] = time.perf_counter() - start
     run.train(rounds)

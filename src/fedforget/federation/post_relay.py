@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -20,13 +20,20 @@ _NODES, _PUSH, _PULL = "nodes", "push", "pull"
 
 def serve(post: Post, address: str) -> None:
     """Carry out the orders of the command at a socket, until it closes the connection or ends."""
+    with connected(address) as connection:
+        connection.send("ready")
+        while True:
+            connection.send(_carried_out(post, *connection.recv()))
+
+
+@contextlib.contextmanager
+def connected(address: str) -> Iterator[Connection]:
+    """Connect to the command at a socket. The block ends when the command closes the connection or ends."""
     with socket.socket(socket.AF_UNIX) as here:
         here.connect(address)
         connection = Connection(here.detach())
     with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):
-        connection.send("ready")
-        while True:
-            connection.send(_carried_out(post, *connection.recv()))
+        yield connection
 
 
 def _carried_out(post: Post, order: str, given: Any) -> Any:

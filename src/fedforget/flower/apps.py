@@ -24,9 +24,9 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.client_side.opened import Learning, OpenClient
 from fedforget.data.federated import FederatedData
 from fedforget.errors import FedForgetError, InvalidInput, quoted
-from fedforget.federation.flower_client import client_app_of
-from fedforget.federation.flower_nodes import GridNodes
-from fedforget.federation.flower_post import GridPost
+from fedforget.federation.flower.client import client_app_of
+from fedforget.federation.flower.nodes import GridNodes
+from fedforget.federation.flower.post import GridPost
 from fedforget.federation.pool import PATIENCE
 from fedforget.flower.client import Answering, answering, learning_of
 from fedforget.flower.server import Deployed, ShowProgress, is_deployed
@@ -87,7 +87,7 @@ def server_app(
             loss=loss,
             seed=root,
             without=read_requests(Path(str(config["without"])).expanduser()) if config.get("without") else (),
-            federation=Workforce(FLOWER_APP, nodes=GridNodes(grid)),
+            federation=Workforce(FLOWER_APP, nodes=GridNodes(GridPost(grid))),
         )
         return _work_on(opened, config)
 

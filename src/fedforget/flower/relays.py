@@ -10,10 +10,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedforget import builtin
 from fedforget.federation import post_relay
-from fedforget.federation.flower_client import client_app_of
-from fedforget.federation.flower_post import GridPost
-from fedforget.federation.flower_processes import end_simulation_of_this_process
-from fedforget.federation.flower_relay import serve
+from fedforget.federation.flower.client import client_app_of
+from fedforget.federation.flower.post import GridPost
+from fedforget.federation.flower.processes import end_simulation_of_this_process
+from fedforget.federation.flower.relay import serve
 from fedforget.flower.client import Answering, answering, built_in_learning
 from fedforget.session.node_work import NodeWorker
 
@@ -25,7 +25,7 @@ simulation_relay = ServerApp()
 @simulation_relay.main()
 def _relay_rounds(grid: Grid, context: Context) -> None:
     """Hand on the local rounds of a command to the nodes, until the command ends."""
-    serve(grid, str(context.run_config["socket"]))
+    serve(GridPost(grid), str(context.run_config["socket"]))
     end_simulation_of_this_process()
 
 

@@ -17,8 +17,8 @@ from fedforget.algorithm.ports import Aggregator, ClientMemory, Federation
 from fedforget.data.federated import FederatedData
 from fedforget.errors import InvalidInput, LearnerDiffers
 from fedforget.federation.background import BackgroundJob
-from fedforget.federation.flower_simulation import Simulation
-from fedforget.federation.flower_trainer import FlowerTrainer
+from fedforget.federation.flower.simulation import Simulation
+from fedforget.federation.flower.trainer import FlowerTrainer
 from fedforget.federation.local import InlineTrainer, LocalFederation, RoundTrainer
 from fedforget.federation.local_rounds import ContentsOf
 from fedforget.federation.pool import WorkerPool

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from fedforget.algorithm.ids import Id
-from fedforget.federation.flower_deployment import deployed
-from fedforget.federation.flower_grid import GridWire
+from fedforget.federation.flower.deployment import deployed
+from fedforget.federation.flower.grid import GridWire
 from fedforget.federation.post import Post
 from fedforget.federation.remote import RemoteFederation
 from fedforget.federation.wires import Signatures, SignedWire, Wire

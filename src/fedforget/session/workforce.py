@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from fedforget.errors import InvalidInput, quoted, shown
-from fedforget.federation.flower_deployment import superlink_of
-from fedforget.federation.flower_simulation import Simulation, require_installed
-from fedforget.federation.flower_trainer import Nodes
+from fedforget.federation.flower.deployment import superlink_of
+from fedforget.federation.flower.simulation import Simulation, require_installed
+from fedforget.federation.flower.trainer import Nodes
 from fedforget.federation.pool import PATIENCE
 from fedforget.session.arguments import number_of, whole_or_none
 

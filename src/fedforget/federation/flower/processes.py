@@ -22,7 +22,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedforget.errors import InvalidInput, TrainingFailed, shown
-from fedforget.federation.flower_trainer import MOST_NODES
+from fedforget.federation.flower.trainer import MOST_NODES
 
 MARK = "FLWR_HOME"  # the variable whose value is the directory of one simulation
 _QUIET = {

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
 
-from flwr.serverapp import Grid
-
-from fedforget.federation.flower_nodes import GridNodes
+from fedforget.federation.flower.nodes import GridNodes
 from fedforget.federation.parcels import Parcel
+from fedforget.federation.post import Post
+from fedforget.federation.post_relay import connected
 
 
-def serve(grid: Grid, address: str) -> None:
-    """Answer the orders of the command at a socket until it closes the connection, or ends."""
-    with socket.socket(socket.AF_UNIX) as here:
-        here.connect(address)
-        connection = Connection(here.detach())
-    nodes = GridNodes(grid)
-    with contextlib.closing(connection), contextlib.suppress(EOFError, OSError):
+def serve(post: Post, address: str) -> None:
+    """Answer the orders of the command at a socket, until it closes the connection or ends."""
+    nodes = GridNodes(post)
+    with connected(address) as connection:
         nodes.introduce()
         connection.send("ready")
         while True:

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 
 from fedforget.errors import InvalidInput, TrainingFailed
-from fedforget.federation.flower_processes import Home, NotStarted
-from fedforget.federation.flower_trainer import Answers
+from fedforget.federation.flower.app_text import app_text
+from fedforget.federation.flower.processes import Home, NotStarted
+from fedforget.federation.flower.trainer import Answers
 from fedforget.federation.parcels import Parcel
 
 log = logging.getLogger("fedforget")
@@ -25,24 +26,12 @@ _ATTEMPTS = 2  # Ray now and then hangs while it starts
 _GRACE = 60.0  # seconds beyond the patience of the relay
 _END = object()
 
-APP = """\
-[project]
-name = "fedforget-simulation"
-version = "1.0.0"
-description = "Hands local rounds on to the nodes of a simulation"
-license = "MIT"
-dependencies = ["flwr[simulation]>=1.41"]
-
-[tool.flwr.app]
-publisher = "fedforget"
-
-[tool.flwr.app.components]
-serverapp = "fedforget.flower.relays:simulation_relay"
-clientapp = "fedforget.flower.relays:built_in"
-
-[tool.flwr.app.config]
-socket = ""
-"""
+APP = app_text(
+    "fedforget-simulation",
+    "Hands local rounds on to the nodes of a simulation",
+    dependency="flwr[simulation]",
+    serverapp="simulation_relay",
+)
 
 
 def require_installed() -> None:

@@ -1,4 +1,4 @@
-"""The nodes of a Flower simulation, reached over the Grid: push and pull with a short poll, ask again what got lost.
+"""The nodes of a Flower simulation, reached by Flower's post: push and pull with a short poll, resend lost messages.
 
 A node holds nothing, so places of a round are dealt out over the nodes in the order of their partitions, whatever the
 clients' ids: fewer nodes than clients are enough. Nodes are asked once which partition they are; after a failure only
@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from flwr.app import ArrayRecord, Message, MessageType
-from flwr.serverapp import Grid
-
-from fedforget.errors import FedForgetError, TrainingFailed, shown
+from fedforget.errors import InvalidInput, TrainingFailed, shown
 from fedforget.federation import local_rounds
-from fedforget.federation.flower_records import pack, pack_model, unpack
-from fedforget.federation.flower_trainer import MOST_NODES, Answers
+from fedforget.federation.flower.trainer import MOST_NODES, Answers
 from fedforget.federation.parcels import Parcel, failure
+from fedforget.federation.post import FOREIGN, Letter, Post
 
 log = logging.getLogger("fedforget")
 
@@ -40,16 +37,16 @@ class _Question:
 
 
 class GridNodes:
-    """``Nodes`` over Flower's Grid.
+    """``Nodes`` over Flower's post.
 
-    ``patience``: seconds without an answer from any node. ``poll``: seconds between two looks for replies.
+    ``patience``: seconds without an answer from any node. ``poll``: poll interval in seconds.
     ``introduction``: seconds that nodes have to say that they are there; later ones have a tenth of it. ``tries``: how
     often a question may get lost.
     """
 
     def __init__(
         self,
-        grid: Grid,
+        post: Post,
         *,
         patience: float = 600.0,
         poll: float = 0.02,
@@ -58,25 +55,27 @@ class GridNodes:
         clock: Callable[[], float] = time.monotonic,
         wait: Callable[[float], None] = time.sleep,
     ) -> None:
-        self._grid, self.patience = grid, patience
+        self._post, self.patience = post, patience
         self._poll, self._introduction, self._tries = poll, introduction, tries
         self._clock, self._wait = clock, wait
         self._nodes: dict[int, int] = {}  # by partition
 
     def close(self) -> None:
-        """Do nothing: the Grid belongs to the ServerApp."""
+        self._post.close()
 
     def introduce(self) -> None:
         """Ask unknown nodes which partition they are. Raise TrainingFailed if no node answers."""
         known = set(self._nodes.values())
-        unknown = [node for node in self._grid.get_node_ids() if node not in known][: MOST_NODES - len(self._nodes)]
-        sent = dict(zip(self._push([(local_rounds.introduction(), node) for node in unknown]), unknown, strict=True))
+        unknown = [node for node in self._post.nodes() if node not in known][: MOST_NODES - len(self._nodes)]
+        sent = dict(
+            zip(self._post.push([(local_rounds.introduction(), node) for node in unknown]), unknown, strict=True)
+        )
         until = self._clock() + (self._introduction / 10 if known else self._introduction)
         while sent and self._clock() < until:
-            for reply in self._grid.pull_messages(list(sent)):
-                node = sent.pop(reply.metadata.reply_to_message_id, None)
-                if node is not None and not reply.has_error():
-                    self._nodes[_partition_in(_unpacked(reply), len(self._nodes))] = node
+            for letter in self._post.pull(list(sent)):
+                node = sent.pop(letter.message, None)
+                if node is not None and letter.error is None:
+                    self._nodes[_partition_in(_answer_in(letter), len(self._nodes))] = node
             if sent:
                 self._wait(self._poll)
         if not self._nodes:
@@ -86,11 +85,10 @@ class GridNodes:
 
     def exchange(self, asked: Sequence[Parcel], idle: Iterator[None]) -> Answers:
         waiting = {place: _Question(parcel) for place, parcel in enumerate(asked)}
-        packed: dict[int, ArrayRecord] = {}
         since = self._clock()
         while waiting:
             try:
-                self._send(waiting, packed)
+                self._send(waiting)
             except TrainingFailed as error:
                 yield from ((place, failure(error)) for place in waiting)
                 return
@@ -105,7 +103,7 @@ class GridNodes:
             if waiting and not answers and next(idle, _END) is _END:
                 self._wait(self._poll)
 
-    def _send(self, waiting: dict[int, _Question], packed: dict[int, ArrayRecord]) -> None:
+    def _send(self, waiting: dict[int, _Question]) -> None:
         ready = [
             (place, each) for place, each in waiting.items() if not each.message and each.again_at <= self._clock()
         ]
@@ -116,32 +114,28 @@ class GridNodes:
         partitions = sorted(self._nodes)
         for place, each in ready:
             each.node = self._nodes[partitions[(place + each.lost) % len(partitions)]]
-        sent = self._push([(each.parcel, each.node) for _, each in ready], packed)
+        sent = self._post.push([(each.parcel, each.node) for _, each in ready])
         for (_, each), identifier in zip(ready, sent, strict=True):
             each.message = identifier
 
-    def _push(self, parcels: Sequence[tuple[Parcel, int]], packed: dict[int, ArrayRecord] | None = None) -> list[str]:
-        messages = [_message(parcel, node, {} if packed is None else packed) for parcel, node in parcels]
-        return list(self._grid.push_messages(messages)) if messages else []
-
     def _receive(self, waiting: dict[int, _Question]) -> list[tuple[int, Parcel]]:
-        """Return the answers that have come. What got lost is to be sent again."""
+        """Return the answers that have come, and mark lost messages to be sent again."""
         sent = {each.message: place for place, each in waiting.items() if each.message}
         found = []
-        for reply in self._grid.pull_messages(list(sent)) if sent else ():
-            place = sent.pop(reply.metadata.reply_to_message_id, None)
+        for letter in self._post.pull(list(sent)) if sent else ():
+            place = sent.pop(letter.message, None)
             if place is None:
                 continue  # an answer that came twice
             each = waiting[place]
-            if not reply.has_error():
-                found.append((place, _unpacked(reply)))
-            elif reply.error.code in _LOST and each.lost + 1 < self._tries:
-                self._ask_again(each, reply.error.code)
+            if letter.error is None:
+                found.append((place, _answer_in(letter)))
+            elif letter.error in _LOST and each.lost + 1 < self._tries:
+                self._resend(each, letter.error)
             else:
-                found.append((place, failure(_failed(each.parcel, reply.error.code, reply.error.reason))))
+                found.append((place, failure(_failed(each.parcel, letter.error, letter.reason))))
         return found
 
-    def _ask_again(self, each: _Question, code: int) -> None:
+    def _resend(self, each: _Question, code: int) -> None:
         log.warning("a node did not finish the round of %s (Flower's error %d)", _client(each.parcel), code)
         each.lost, each.message = each.lost + 1, ""
         each.again_at = self._clock() + self._poll * 2**each.lost
@@ -156,21 +150,9 @@ class GridNodes:
         )
 
 
-def _message(parcel: Parcel, node: int, packed: dict[int, ArrayRecord]) -> Message:
-    """``packed``: the models that other messages carry, so that a round's model is packed once."""
-    if parcel.model is None:
-        return Message(pack(parcel), node, MessageType.QUERY)
-    if id(parcel.model) not in packed:
-        packed[id(parcel.model)] = pack_model(parcel.model)
-    content = pack(parcel, packed[id(parcel.model)])
-    return Message(content, node, MessageType.TRAIN, group_id=str(parcel.body["round"]))
-
-
-def _unpacked(reply: Message) -> Parcel:
-    try:
-        return unpack(reply.content)
-    except FedForgetError as error:
-        return failure(error)
+def _answer_in(letter: Letter) -> Parcel:
+    """Return the answer in a letter, or the failure of a node that sent something else."""
+    return failure(InvalidInput(letter.reason, hint=FOREIGN)) if letter.answer is None else letter.answer
 
 
 def _partition_in(answer: Parcel, otherwise: int) -> int:
@@ -182,7 +164,7 @@ def _client(parcel: Parcel) -> str:
     return f"client {shown(parcel.body.get('client'))} in round {parcel.body.get('round')}"
 
 
-def _failed(parcel: Parcel, code: int, reason: str | None) -> TrainingFailed:
+def _failed(parcel: Parcel, code: int, reason: str) -> TrainingFailed:
     if code in _LOST:
         return TrainingFailed(
             f"the nodes that trained {_client(parcel)} ended without an answer, again and again "

@@ -19,30 +19,19 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 from fedforget.errors import InvalidInput, TrainingFailed, quoted
+from fedforget.federation.flower.app_text import app_text
 from fedforget.federation.post_relay import RelayedPost
 
 PREFIX = "flower:"
 _START = 180.0  # seconds that Flower has to start the ServerApp
 _SUBMIT = 120.0
 _QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
-APP = """\
-[project]
-name = "fedforget-deployment"
-version = "1.0.0"
-description = "Hands parcels on to the clients of a deployment"
-license = "MIT"
-dependencies = ["flwr>=1.41"]
-
-[tool.flwr.app]
-publisher = "fedforget"
-
-[tool.flwr.app.components]
-serverapp = "fedforget.flower.relays:deployment_relay"
-clientapp = "fedforget.flower.relays:built_in"
-
-[tool.flwr.app.config]
-socket = ""
-"""
+APP = app_text(
+    "fedforget-deployment",
+    "Hands parcels on to the clients of a deployment",
+    dependency="flwr",
+    serverapp="deployment_relay",
+)
 
 
 def superlink_of(federation: str | None) -> str | None:

@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 
 from fedforget.errors import FedForgetError, InvalidInput
 from fedforget.federation import local_rounds
-from fedforget.federation.flower_records import pack, unpack
+from fedforget.federation.flower.records import pack, unpack
 from fedforget.federation.parcels import Parcel, failure
 
 

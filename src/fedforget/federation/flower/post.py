@@ -1,4 +1,4 @@
-"""The post of Flower: parcels as messages on its Grid."""
+"""Flower's post: parcels as messages on its Grid."""
 
 from __future__ import annotations
 
@@ -8,12 +8,9 @@ from flwr.app import ArrayRecord, Message, MessageType
 from flwr.serverapp import Grid
 
 from fedforget.errors import FedForgetError
-from fedforget.federation import parcels
-from fedforget.federation.flower_records import pack, pack_model, unpack
+from fedforget.federation.flower.records import pack, pack_model, unpack
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.post import Address, Letter
-
-_TRAINING = {parcels.TRAIN, parcels.REPEAT, parcels.REPLAY}
 
 
 class GridPost:
@@ -39,7 +36,7 @@ class GridPost:
 
 def _message(parcel: Parcel, node: Address, packed: dict[int, ArrayRecord]) -> Message:
     """``packed``: the models that other messages carry, so that a round's model is packed once."""
-    kind = MessageType.TRAIN if parcel.body["kind"] in _TRAINING else MessageType.QUERY
+    kind = MessageType.QUERY if parcel.model is None else MessageType.TRAIN
     if parcel.model is not None and id(parcel.model) not in packed:
         packed[id(parcel.model)] = pack_model(parcel.model)
     content = pack(parcel, None if parcel.model is None else packed[id(parcel.model)])
@@ -52,5 +49,5 @@ def _letter(reply: Message) -> Letter:
         return Letter(message, error=int(reply.error.code), reason=str(reply.error.reason or ""))
     try:
         return Letter(message, unpack(reply.content))
-    except FedForgetError:
-        return Letter(message)
+    except FedForgetError as error:
+        return Letter(message, reason=error.message)

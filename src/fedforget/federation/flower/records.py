@@ -11,6 +11,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedforget.errors import InvalidInput
 from fedforget.federation.parcels import Arrays, Parcel
+from fedforget.federation.post import FOREIGN
 
 _BODY, _MODEL, _KEY = "fedforget", "fedforget-model", "body"
 
@@ -43,5 +44,5 @@ def unpack(content: RecordDict) -> Parcel:
 def _foreign(why: str) -> InvalidInput:
     return InvalidInput(
         f"a message of another kind came from Flower: {why}",
-        hint="run FedForget's app on both sides, in the same version",
+        hint=FOREIGN,
     )
