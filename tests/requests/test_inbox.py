@@ -127,7 +127,7 @@ def test_submission_that_ends_before_another_begins_is_listed_before_it(tmp_path
     )
 
 
-def _killed_at(call: int, act: Callable[[], None]) -> bool:
+def _killed_at(call: int, act: Callable[[], object]) -> bool:
     """Run ``act`` in a child that is killed before its n-th disk call; return whether it made that many."""
     child = os.fork()
     if child == 0:

@@ -109,7 +109,7 @@ class OwnRecord:
     # Withdrawals
 
     def _give_handle(self, requests: Sequence[str]) -> None:
-        """Give requests that were accepted together one handle."""
+        """Give requests that one transaction accepted one handle."""
         handle = new_handle()
         self.database.run_many("INSERT INTO withdrawals VALUES (?, ?)", ((each, handle) for each in requests))
 

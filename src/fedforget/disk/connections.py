@@ -42,6 +42,7 @@ def prepare(connection: sqlite3.Connection) -> None:
         "secure_delete=ON",
         "synchronous=FULL",
         "wal_autocheckpoint=0",  # see ``Database.fold``
+        "cache_spill=OFF",  # a commit writes each page once, see ``wal.largest_after``
         "journal_mode=WAL",
     ):
         connection.execute(f"PRAGMA {setting}").fetchall()

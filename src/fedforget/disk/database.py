@@ -57,6 +57,7 @@ class Database:
         self.behind: WriteBehind | None = None
         self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
         self.changed = create  # since it was opened or rebuilt
+        self._created = create  # by this process: after a crash it is made anew, so nobody reads its log
         self._writing = create
         self._bound: read_only.Bound | None = None
         self.page_sum: int | None = None  # of the file without its log, where it is known; see ``page_sum``
@@ -127,10 +128,12 @@ class Database:
         self._require_writing()
         if self.behind is not None:
             self.behind.flush()
+        self._fold_if_large()
         with self.errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._require_room_in_log()
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
@@ -141,8 +144,21 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
+        self._fold_if_large()
+
+    def _fold_if_large(self) -> None:
         if self._writing and self._log_size() > _FOLD_AT:
             self.fold()
+
+    def _require_room_in_log(self) -> None:
+        """Refuse a transaction that could make the log longer than a reader takes after a crash."""
+        pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
+        if self._created or pages * PAGE > wal.LARGEST_IMAGE:
+            return
+        with storage_errors(self.path):
+            most = wal.largest_log(self.path.stat().st_size)
+        if wal.largest_after(self._log_size(), pages) > most:
+            raise InvalidInput(f"this changes too much of {self.path} at once", hint="give fewer requests at once")
 
     def _log_size(self) -> int:
         try:

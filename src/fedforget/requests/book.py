@@ -185,33 +185,43 @@ class RequestBook:
         """Fold the write-ahead log into the file: an acknowledged request must not depend on the log after a crash."""
         self.database.fold()
 
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        *,
+        record_alias: bool = False,
+        places: range | None = None,
+    ) -> list[str]:
         """Accept requests, except those that are known under another id. Call inside a transaction.
 
         Return the ids in the order of the submission. ``record_alias``: the submitter already has the submission's own
-        ids, so record them as aliases.
+        ids, so record them as aliases. ``places``: only this part; the last part also remembers the idempotency key.
         """
+        part = range(len(submission.requests)) if places is None else places
         ids = [known.get(request, own) for request, own in zip(submission.requests, submission.ids, strict=True)]
         fresh = [
-            (place, identifier, request)
-            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True))
-            if request not in known
+            (place, submission.ids[place], submission.requests[place])
+            for place in part
+            if submission.requests[place] not in known
         ]
         self._pending.enter(self._enter(submission, fresh, Stage.ACCEPTED), [request for _, _, request in fresh])
-        for request, identifier in zip(submission.requests, submission.ids, strict=True) if record_alias else ():
-            if request in known:
-                self._alias(identifier, known[request])
-        self._remember_key(submission, ids)
+        for place in part if record_alias else ():
+            if submission.requests[place] in known:
+                self._alias(submission.ids[place], known[submission.requests[place]])
+        if part.stop == len(ids):
+            self._remember_key(submission, ids)
         self._on_received([identifier for _, identifier, _ in fresh])
         return ids
 
-    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
-        """Record that none of the requests is carried out, with the reasons."""
+    def reject(self, submission: Submission, reasons: Mapping[Request, str], places: range | None = None) -> None:
+        """Record that none of the requests is carried out, with the reasons. ``places``: see ``receive``."""
+        part = range(len(submission.requests)) if places is None else places
         with self.database.transaction():
-            asked = zip(submission.requests, submission.ids, strict=True)
-            entries = [(place, identifier, request) for place, (request, identifier) in enumerate(asked)]
+            entries = [(place, submission.ids[place], submission.requests[place]) for place in part]
             self._enter(submission, entries, Stage.REJECTED, reasons)
-            self._remember_key(submission, list(submission.ids))
+            if part.stop == len(submission.ids):
+                self._remember_key(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""

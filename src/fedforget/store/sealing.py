@@ -59,9 +59,10 @@ class Sealing:
     def _new_digest(self, name: str, changed: Collection[str]) -> str | None:
         """Return the digest of a file that may differ from its seal; None if it did not change."""
         database = self.record.database
-        if name in changed or name not in self.seals:
+        if name == RECORD and database.page_sum is not None and name in self.seals:
+            return sum_text(database.page_sum)
+        if name == RECORD:  # after a crash, or after an error while its log was folded, the sum is not known
             found = sealed_digest(self.path, name)
-            if name == RECORD:  # after a crash it was not known
-                database.page_sum = int(found, 16)
+            database.page_sum = int(found, 16)
             return found
-        return sum_text(database.page_sum) if name == RECORD and database.page_sum is not None else None
+        return sealed_digest(self.path, name) if name in changed or name not in self.seals else None
