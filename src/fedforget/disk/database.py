@@ -57,7 +57,7 @@ class Database:
         self.behind: WriteBehind | None = None
         self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
         self.changed = create  # since it was opened or rebuilt
-        self._created = create  # by this process: after a crash it is made anew, so nobody reads its log
+        self._created = create  # by this process: after a crash it is made anew, and its log is not read
         self._writing = create
         self._bound: read_only.Bound | None = None
         self.page_sum: int | None = None  # of the file without its log, where it is known; see ``page_sum``
