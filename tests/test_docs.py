@@ -267,7 +267,7 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", re.IGNORECASE)
+INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|anybody|someone|anyone)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -297,6 +297,12 @@ def test_sources_name_the_actor(directory: str) -> None:
     assert files
     found = [(path.name, text) for path in files for text in prose_of(path) if INDEFINITE.search(text)]
     assert found == []
+
+
+def test_changelog_tells_everything_once() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = [entry.strip()[:60] for entry in re.split(r"\n(?=- |#)", text) if entry.startswith("- ")]
+    assert [entry for entry in set(entries) if entries.count(entry) > 1] == []
 
 
 def test_every_page_is_linked_from_the_readme_or_an_index() -> None:

@@ -300,7 +300,7 @@ def test_busy_run_takes_a_request_without_reading_any_database(
         raise AssertionError("a database was opened")
 
     with RunLock(run.path), monkeypatch.context() as patch:
-        patch.setattr("fedforget.store.checks.Database", refuse)
+        patch.setattr("fedforget.disk.database.Database.__init__", refuse)
         assert [r.state for r in run.forget([Request(2, 1), Request(3)], defer=True)] == ["received"] * 2
     with RunLock(run.path):
         with pytest.raises(UnknownTarget):
@@ -736,7 +736,7 @@ def test_receipt_cannot_be_changed_by_its_holder(run: Run) -> None:
         receipt.state = "purged"  # type: ignore[misc]
 
 
-def test_book_finds_what_was_erased_under_a_request(run: Run) -> None:
+def test_book_finds_the_target_that_a_request_erased(run: Run) -> None:
     of_client, of_sample = run.forget([Request(2), Request(3, 1)])
     (waiting,) = run.forget(Request(4), defer=True)
     with run_directory.reading(run.path) as found:

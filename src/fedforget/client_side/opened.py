@@ -17,7 +17,7 @@ from fedforget.client_side.directory import OpenDirectory, writing
 from fedforget.client_side.own_ledger import OwnEpoch, OwnLedger
 from fedforget.client_side.own_requests import OwnRequests
 from fedforget.client_side.rules import Here
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.disk.files import path_of
 from fedforget.errors import DataChanged, InvalidInput, shown
 from fedforget.federation import parcels
@@ -27,13 +27,14 @@ from fedforget.federation.signing import sign
 from fedforget.store.plan_file import PlanFile
 from fedforget.training.environment import numeric_environment
 
-_UNUSED = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)  # no message that needs a plan gets there
+# Stands in before the plan is known; messages that need a plan are refused.
+_UNUSED = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
 _BEFORE_PLAN = {parcels.PRESENCE, parcels.PLAN}
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What computes a client's rounds: the learner, and the names of the module's parts and of the loss."""
+    """A learner for a client's rounds, with the names of the module's parts and of the loss."""
 
     learner: LocalLearner
     names: Mapping[str, str] = field(default_factory=dict)  # training.identity.parts_of
@@ -69,7 +70,7 @@ class OpenClient:
         return CheckedSamples(self.client, ClientData(self.client, samples), self._state.book.contents())
 
     def answer(self, asked: Parcel, learning: LearningOf) -> Parcel:
-        """Do what a message asks. ``learning`` is called only if something has to be computed."""
+        """Carry out a message and return the signed answer. ``learning`` is called only to compute."""
         on_use = _OnUse(lambda: learning(self))
         run, file = self.run or str(asked.body.get("run")), self.plan_file
         if file is None and asked.body.get("kind") not in _BEFORE_PLAN:
@@ -93,7 +94,7 @@ class OpenClient:
 def open_client(state_dir: str | Path) -> Iterator[OpenClient]:
     """Open a client's state directory for the block, and keep other processes out.
 
-    First finishes what a crash interrupted, and accepts requests that were made meanwhile.
+    First finishes what a crash interrupted, and accepts requests from the inbox.
     """
     with writing(path_of(state_dir, "a state directory")) as state:
         requests = OwnRequests(state)
@@ -103,7 +104,7 @@ def open_client(state_dir: str | Path) -> Iterator[OpenClient]:
 
 
 class _OnUse:
-    """A learner that is built when it is first needed."""
+    """A learner that is built on first use."""
 
     def __init__(self, make: Callable[[], Learning]) -> None:
         self._make, self._made = make, None
@@ -129,11 +130,13 @@ class CheckedSamples:
 
     def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]:
         if client != self._client:
-            raise DataChanged(f"client {shown(client)} is not client {shown(self._client)}", hint="check its node")
+            raise DataChanged(
+                f"client {shown(client)} is not client {shown(self._client)}", hint="check its node's configuration"
+            )
         found = self._data.sample(sample)
         if self._data.content(sample) != self._known.get(sample):
             raise DataChanged(
                 f"the content of {self._data.named(sample)} is not the recorded one",
-                hint="restore it, or give `fedforget client sync`: other content is another sample",
+                hint="restore it, or run `fedforget client sync`: changed content counts as another sample",
             )
         return found

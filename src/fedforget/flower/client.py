@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,7 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opened import Learning, LearningOf, OpenClient, open_client
-from fedforget.data.federations import recorded
+from fedforget.data.one_client import samples_recorded
 from fedforget.errors import InvalidInput, LearnerDiffers
 from fedforget.federation.flower.client import no_client_error
 from fedforget.federation.parcels import Parcel
@@ -25,6 +24,8 @@ from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
 from fedforget.training.streams import own_streams
 from fedforget.training.weights import float_type
+
+_OWN_APP = "deploy your own app, with fedforget.flower.client_app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,27 +90,12 @@ def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], 
     def learning(client: OpenClient) -> Learning:
         file = client.plan_file
         if file is None or not file.is_built_in:
-            raise LearnerDiffers(
-                "the model of this run is not built in", hint="deploy your own app, with fedforget.flower.client_app"
-            )
+            raise LearnerDiffers("the model of this run is not built in", hint=_OWN_APP)
         data_dir = node_config.get("data-dir")
         state_dir, place = _state_dir(node_config), None if data_dir is None else Path(str(data_dir))
-        samples = samples_noted(Identity.read(state_dir).dataset, client.client, state_dir, place)
+        samples = samples_recorded(
+            Identity.read(state_dir).dataset, client.client, state_dir, data_dir=place, hint=_OWN_APP
+        )
         return learning_of(client, Model.of(build_model(file.model, bytes(32))), samples)
 
     return learning
-
-
-def samples_noted(noted: Mapping[str, Any], client: Any, state_dir: Path, data_dir: Path | None = None) -> Any:
-    """Return a client's samples from where its state directory says that they are."""
-    if "own" in noted:
-        module, _, function = str(noted["own"]).partition(":")
-        return getattr(importlib.import_module(module), function)(client)
-    if "name" not in noted:
-        raise InvalidInput(
-            f"{state_dir} was made in Python, with samples of its own",
-            hint="deploy your own app, with fedforget.flower.client_app",
-        )
-    cut = recorded(noted, data_dir, state_dir)
-    samples = cut.data({client: cut.owners()[client]})[client]
-    return {sample: samples.sample(sample) for sample in samples.ids}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -24,9 +24,20 @@ from fedforget.requests.vault import STATE, Vault
 
 
 class RequestBook:
-    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased."""
+    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased.
 
-    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms, vault: Vault) -> None:
+    ``on_received`` is called with the ids of new requests, in the transaction that accepts them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        chain: EventChain,
+        pseudonyms: Pseudonyms,
+        vault: Vault,
+        on_received: Callable[[Sequence[str]], object] = lambda _: None,
+    ) -> None:
+        self._on_received = on_received
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
@@ -174,32 +185,43 @@ class RequestBook:
         """Fold the write-ahead log into the file: an acknowledged request must not depend on the log after a crash."""
         self.database.fold()
 
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        *,
+        record_alias: bool = False,
+        places: range | None = None,
+    ) -> list[str]:
         """Accept requests, except those that are known under another id. Call inside a transaction.
 
         Return the ids in the order of the submission. ``record_alias``: the submitter already has the submission's own
-        ids, so record them as aliases.
+        ids, so record them as aliases. ``places``: only this part; the last part also remembers the idempotency key.
         """
+        part = range(len(submission.requests)) if places is None else places
         ids = [known.get(request, own) for request, own in zip(submission.requests, submission.ids, strict=True)]
         fresh = [
-            (place, identifier, request)
-            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True))
-            if request not in known
+            (place, submission.ids[place], submission.requests[place])
+            for place in part
+            if submission.requests[place] not in known
         ]
         self._pending.enter(self._enter(submission, fresh, Stage.ACCEPTED), [request for _, _, request in fresh])
-        for request, identifier in zip(submission.requests, submission.ids, strict=True) if record_alias else ():
-            if request in known:
-                self._alias(identifier, known[request])
-        self._remember_key(submission, ids)
+        for place in part if record_alias else ():
+            if submission.requests[place] in known:
+                self._alias(submission.ids[place], known[submission.requests[place]])
+        if part.stop == len(ids):
+            self._remember_key(submission, ids)
+        self._on_received([identifier for _, identifier, _ in fresh])
         return ids
 
-    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
-        """Record that none of the requests is carried out, with the reasons."""
+    def reject(self, submission: Submission, reasons: Mapping[Request, str], places: range | None = None) -> None:
+        """Record that none of the requests is carried out, with the reasons. ``places``: see ``receive``."""
+        part = range(len(submission.requests)) if places is None else places
         with self.database.transaction():
-            asked = zip(submission.requests, submission.ids, strict=True)
-            entries = [(place, identifier, request) for place, (request, identifier) in enumerate(asked)]
+            entries = [(place, submission.ids[place], submission.requests[place]) for place in part]
             self._enter(submission, entries, Stage.REJECTED, reasons)
-            self._remember_key(submission, list(submission.ids))
+            if part.stop == len(submission.ids):
+                self._remember_key(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""

@@ -99,6 +99,9 @@ class ClientReports:
     def __bool__(self) -> bool:
         return bool(self._fresh) or bool(self.run.inbox)
 
+    def leave(self, submission: Submission) -> Any:
+        return self.run.inbox.leave(submission)
+
     def submissions(self) -> Sequence[tuple[Any, Submission]]:
         return [*self.run.inbox.submissions(), *self._fresh.items()]
 
