@@ -66,3 +66,18 @@ def test_variables_that_change_the_arithmetic_of_a_real_process_are_noticed(tmp_
     assert result.returncode == 0, result.stderr
     assert "only the structure" not in result.stderr, "a kept round was trained again, and agrees up to rounding"
     assert json.loads(result.stdout)["receipts"][0]["guarantee_covers"] == "draws"
+
+
+def test_every_client_loses_samples_at_the_command_line(tmp_path: Path) -> None:
+    """FedForget reads the data itself, so the learner can always be compared."""
+    run, gone = tmp_path / "run", tmp_path / "gone.jsonl"
+    train(run)
+    lines = list[str]()
+    for more in ((), ("--recompute-all",)):
+        for client in ("0", "1", "2", "3", "4", "5"):
+            ids = good_json("clients", run, "--client", client)["ids"]
+            lines += [json.dumps({"client": int(client), "sample": sample}) for sample in ids[:40]]
+        gone.write_text("\n".join(lines))
+        assert "nothing shows" not in good("forget", run, "--batch", gone, *more).err
+    train(tmp_path / "never", "--without", gone)
+    assert good_json("state", run) == good_json("state", tmp_path / "never")

@@ -72,7 +72,7 @@ class Deployment:
             work = RunWork(
                 engine, run, server, options, guard=LearnersElsewhere(server, told.present, options), inbox=told
             )
-            found = cls(run, federation, told, Session(run, engine, work.processor(), options), traffic)
+            found = cls(run, federation, told, Session(run, engine, work.processor(), work), traffic)
             found.meet()
             yield found
 
