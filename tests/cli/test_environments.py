@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedforget.training.environment
+from fedforget.training.arithmetic import fingerprint
 from tests.cli.commandline import FUNCTION, call, everything_of, good, good_json, refused, train
 
 
@@ -66,6 +67,14 @@ def test_variables_that_change_the_arithmetic_of_a_real_process_are_noticed(tmp_
     assert result.returncode == 0, result.stderr
     assert "only the structure" not in result.stderr, "a kept round was trained again, and agrees up to rounding"
     assert json.loads(result.stdout)["receipts"][0]["guarantee_covers"] == "draws"
+
+
+@pytest.mark.parametrize("name", ["NPY_ENABLE_CPU_FEATURES", "NPY_DISABLE_CPU_FEATURES"])
+def test_variable_by_which_numpy_selects_its_loops_is_part_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "X86_V3")
+    assert f"{name}=X86_V3" in fingerprint.__wrapped__()["variables"]
 
 
 def test_every_client_loses_samples_at_the_command_line(tmp_path: Path) -> None:

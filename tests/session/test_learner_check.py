@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -914,6 +914,33 @@ class RoundingOperations(TorchDispatchMode):
         return _rounded(result) if "mm" in str(func) else result
 
 
+def _rounded_inputs(_: nn.Module, given: Any) -> Any:
+    return tuple(map(_rounded, given))
+
+
+@contextlib.contextmanager
+def hooks_for_all_modules() -> Iterator[None]:
+    """Round what modules get, return and pass back."""
+    hooks = nn.modules.module
+    handles: list[Any] = [
+        hooks.register_module_forward_pre_hook(cast(Any, _rounded_inputs)),
+        hooks.register_module_forward_hook(lambda _, given, result: _rounded(result)),
+        hooks.register_module_forward_hook(
+            lambda _, given, named, result: _rounded(result), with_kwargs=True, always_call=True
+        ),
+        hooks.register_module_full_backward_hook(lambda _, given, result: _rounded_inputs(_, given)),
+        hooks.register_module_full_backward_pre_hook(_rounded_inputs),
+        hooks.register_module_parameter_registration_hook(lambda _, name, parameter: None),
+    ]
+    before = [dict(handle.hooks_dict_ref()) for handle in handles]
+    try:
+        yield
+        assert [dict(handle.hooks_dict_ref()) for handle in handles] == before, "they are put back"
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -931,6 +958,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
     "function mode": RoundingFunctions,
     "dispatch mode": RoundingOperations,
+    "hooks for all modules": hooks_for_all_modules,
     "hooks on saved tensors": lambda: saved_tensors_hooks(lambda saved: saved, _rounded),
 }
 
@@ -978,6 +1006,22 @@ def test_torch_mode_of_the_caller_changes_no_bit_and_is_restored(
     with MODES[mode]():
         inside.forget(request)
     assert function_files(inside.path) == function_files(default.path)
+
+
+@pytest.mark.parametrize("kind", ["hook on the module", "replaced function"])
+def test_hook_of_the_module_and_replaced_function_are_part_of_the_learner(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    run = make(scratch_path / "run", model=attention_net())
+    run.train(3)
+    module = attention_net()
+    if kind == "hook on the module":
+        module.register_forward_hook(lambda _, given, result: _rounded(result))
+    else:
+        real = nn.functional.scaled_dot_product_attention
+        monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", lambda *given: _rounded(real(*given)))
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, model=module, data=DATA).train()
 
 
 # --------------------------------------------------------------------------------------------------------- environments
