@@ -82,7 +82,13 @@ class Client:
         if staying is not self.samples:  # erasing a sample that was not drawn leaves the draws as they are
             work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
         steps = min(WITNESSED_STEPS, len(work.rows))
-        return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
+        drawn, rows = np.unique(work.rows[:steps], return_inverse=True)  # other samples may be gone from the data
+        return replace(
+            work,
+            samples=tuple(work.samples[place] for place in drawn.tolist()),
+            rows=rows.reshape(steps, -1),
+            streams=work.streams[:steps],
+        )
 
     def _round(self, task: TrainTask, draws: LocalDraws) -> LocalRound:
         after = min(WITNESSED_STEPS, len(draws.rows)) if self._plan.has_witness(task.round) else 0
