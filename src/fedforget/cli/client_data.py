@@ -54,8 +54,11 @@ class ClientDataOptions:
         """Return a client's samples from where it began with, or from where the options say."""
         if self.data is not None:
             return self.chosen(client)[0]
-        if _OWN in noted:
-            return _of_function(str(noted[_OWN]), client)
+        if _OWN in noted:  # the author of the directory chose it
+            raise InvalidInput(
+                f"{state_dir} names the function {quoted(noted[_OWN])} for its samples; it is not called unasked",
+                hint=f"if it is yours, give it: --data {shown(noted[_OWN])}",
+            )
         if "name" not in noted:
             raise InvalidInput(f"{state_dir} was made in Python, with samples of its own", hint=_GIVE)
         try:
