@@ -61,6 +61,18 @@ def on(state: Path, command: str, *options: str | Path) -> tuple[str | Path, ...
     return ("client", command, "--state-dir", state, *options)
 
 
+def sync(state: Path, *options: str | Path) -> tuple[str | Path, ...]:
+    module = next(state.parent.glob("mine_*.py")).stem
+    return on(state, "sync", "--data", f"{module}:samples", *options)
+
+
+def test_function_of_ones_own_is_called_only_if_the_caller_names_it(state: Path) -> None:
+    """The directory may be somebody else's, and so may the name in it."""
+    error = refused(3, "invalid-input", *on(state, "sync", "--dry-run"))
+    assert "is not called unasked" in error["message"]
+    assert "--data mine_" in error["hint"]
+
+
 def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
     found = Enrolment.parsed((place / "e.json").read_bytes())
     status = good_json(*on(state, "status"))
@@ -104,21 +116,21 @@ def test_sync_by_absence(state: Path, place: Path) -> None:
     (place / "data" / "s3").write_text("33")
     (place / "data" / "s7").write_text("7")
     before = good_json(*on(state, "status"))
-    found = good_json(*on(state, "sync", "--dry-run"))
+    found = good_json(*sync(state, "--dry-run"))
     assert (found["vanished"], found["changed"], found["new"], found["of"]) == (["s0"], ["s3"], ["s7"], 5)
     assert good_json(*on(state, "status")) == before
-    error = refused(3, "not-confirmed", *on(state, "sync"))
+    error = refused(3, "not-confirmed", *sync(state))
     assert "--confirm 2" in error["hint"]
-    done = good_json(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
+    done = good_json(*sync(state, "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
     assert [each["sample"] for each in done["receipts"]] == ["s0", "s3"]
-    assert "nothing to do" in good(*on(state, "sync")).out
+    assert "nothing to do" in good(*sync(state)).out
 
 
 def test_unmounted_source_erases_nothing(state: Path, place: Path) -> None:
     (place / "data").rename(place / "elsewhere")
-    refused(3, "invalid-input", *on(state, "sync", "--confirm", "5"))
+    refused(3, "invalid-input", *sync(state, "--confirm", "5"))
     (place / "data").mkdir()
-    refused(3, "not-confirmed", *on(state, "sync"))
+    refused(3, "not-confirmed", *sync(state))
     assert good_json(*on(state, "status"))["open_requests"] == []
 
 
