@@ -300,7 +300,7 @@ def test_busy_run_takes_a_request_without_reading_any_database(
         raise AssertionError("a database was opened")
 
     with RunLock(run.path), monkeypatch.context() as patch:
-        patch.setattr("fedforget.store.checks.Database", refuse)
+        patch.setattr("fedforget.disk.database.Database.__init__", refuse)
         assert [r.state for r in run.forget([Request(2, 1), Request(3)], defer=True)] == ["received"] * 2
     with RunLock(run.path):
         with pytest.raises(UnknownTarget):
