@@ -299,6 +299,12 @@ def test_sources_name_the_actor(directory: str) -> None:
     assert found == []
 
 
+def test_changelog_tells_everything_once() -> None:
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    entries = [entry.strip()[:60] for entry in re.split(r"\n(?=- |#)", text) if entry.startswith("- ")]
+    assert [entry for entry in set(entries) if entries.count(entry) > 1] == []
+
+
 def test_every_page_is_linked_from_the_readme_or_an_index() -> None:
     indexes = [ROOT / "README.md", ROOT / "docs" / "decisions" / "README.md"]
     linked = {

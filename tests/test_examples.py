@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -13,6 +14,14 @@ from nbclient import NotebookClient
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 NOTEBOOK = EXAMPLES / "quickstart.ipynb"
+FLOWER_ROOM = EXAMPLES.parent / "src" / "fedforget" / "flower"
+APPS = (EXAMPLES / "flower-mnist", EXAMPLES / "flower-quickstart" / "after")
+
+
+def keys_that_server_app_reads() -> set[str]:
+    sources = "".join(path.read_text(encoding="utf-8") for path in FLOWER_ROOM.glob("*.py"))
+    found = re.findall(r'\bconfig(?:\.get\(|\[)"([a-z-]+)"', sources)
+    return set(found)
 
 
 def printed(notebook: nbformat.NotebookNode) -> str:
@@ -48,3 +57,16 @@ def test_own_model_runs(tmp_path: Path) -> None:
     assert "guarantee law-and-path" in done.stdout
     assert done.stdout.splitlines()[-1] == "exported 2050 weights"
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("app", APPS, ids=lambda path: path.name)
+def test_app_declares_every_key_that_server_app_reads(app: Path) -> None:
+    """Flower refuses a key in --run-config that the app does not declare, so the app could not be deployed."""
+    declared = tomllib.loads((app / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["flwr"]["app"]["config"]
+    assert keys_that_server_app_reads() >= {"run", "rounds", "seed", "eval-every", "without", "enrolled", "patience"}
+    assert declared.keys() == keys_that_server_app_reads()
+
+
+def test_every_key_of_the_run_config_is_documented() -> None:
+    page = (EXAMPLES.parent / "docs" / "flower.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", page, re.MULTILINE)) >= keys_that_server_app_reads()

@@ -22,7 +22,7 @@ from fedforget.training.environment import environment
 
 log = logging.getLogger("fedforget")
 
-_TOLD = ("rounds_done", "batch", "receipt")  # facts of the server that the record keeps
+_TOLD = ("rounds_done", "server_receipt")  # facts of the server that the record keeps; a digest would outlast its model
 
 
 class OwnRequests:
