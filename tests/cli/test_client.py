@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,9 +94,11 @@ def test_request_and_its_life(state: Path) -> None:
         [(handle,), *_] = found.record.database.rows("SELECT handle FROM withdrawals")
     ask(client, parcels.REMOVE, 1, samples=[f"withdrawal:{handle}"])
     refused(3, "invalid-input", *on(state, "receipt", receipt[0]["id"]))
-    ask(client, parcels.DONE, 1, handles=[handle], facts={"receipt": "r"})
+    ask(client, parcels.DONE, 1, handles=[handle], facts={"server_receipt": "r-1", "rounds_done": 2})
     signed = good_json(*on(state, "receipt", receipt[0]["id"], "--out", state.parent / "receipt.json"))
     assert json.loads((state.parent / "receipt.json").read_text()) == signed
+    about = json.loads(base64.b64decode(signed["payload"]))["predicate"]
+    assert about["server"] == {"server_receipt": "r-1", "rounds_done": 2}
     assert "purged" in good(*on(state, "receipt")).out
 
 
@@ -111,6 +114,8 @@ def test_sync_by_absence(state: Path, place: Path) -> None:
     assert "--confirm 2" in error["hint"]
     done = good_json(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
     assert [each["sample"] for each in done["receipts"]] == ["s0", "s3"]
+    again = good(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k")).out
+    assert all(each["id"] in again for each in done["receipts"])
     assert "nothing to do" in good(*on(state, "sync")).out
 
 
@@ -146,6 +151,10 @@ def test_audit_with_an_opening(state: Path, place: Path) -> None:
     assert (found["used"], found["client"]) == (True, "ward")
     assert good_json(*audit, "--sample", "s1", "--rounds", "")["first_step"] is None
     refused(3, "invalid-input", *audit, "--sample", "s1", "--rounds", "x")
+    stranger = ("--sample", "never-there", "--rounds", "1,2,3,4,5,6")
+    found = good_json(*audit, *stranger)
+    assert (found["under_root"], found["used"], found["would_have_been_used"]) == (False, False, True)
+    assert "is not under this root" in good(*audit, *stranger).out
     refused(13, "receipt-refused", *audit, "--sample", "s1", "--rounds", "1", "--root", "00" * 32)
     refused(3, "invalid-input", "client", "audit", place / "plan.toml", *told, "--sample", "s1", "--rounds", "1")
 

@@ -113,7 +113,7 @@ def test_finished_request_is_not_finished_twice(life: Deployment, state: ClientS
     [receipt] = state.receipts()
     with reading(state.path) as found:
         handles = [handle for (handle,) in found.record.database.rows("SELECT handle FROM withdrawals")]
-    ask(state, parcels.DONE, 99, handles=handles, facts={"receipt": "another"})
+    ask(state, parcels.DONE, 99, handles=handles, facts={"server_receipt": "another"})
     assert state.receipts() == [receipt]
     assert receipt.state == Stage.PURGED
 

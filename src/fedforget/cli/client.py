@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.cli.app import app
 from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
@@ -20,7 +20,7 @@ from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
 from fedforget.disk.files import require_place, storage_errors, write_durably
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, shown
 from fedforget.requests.lifecycle import Basis, Receipt
 from fedforget.store.plan_file import PlanFile
 
@@ -161,13 +161,15 @@ def sync(
 
     def text() -> str:
         counts = {name: len(facts[name]) for name in ("vanished", "changed", "new", "returning")}
-        note = "nothing was changed" if dry_run else "nothing to do" if not any(counts.values()) else _LATER
+        waits = any(each.is_open for each in done.receipts) or counts["new"]
+        note = "nothing was changed" if dry_run else _LATER if waits else "nothing to do"
         back = (
             "\nsamples that were erased before are still in the data; --returning adds them"
             if counts["returning"]
             else ""
         )
-        return f"{pairs(counts)}\n\n{note}{back}"
+        made = f"{_requests(done.receipts)}\n\n" if done.receipts else ""
+        return f"{pairs(counts)}\n\n{made}{note}{back}"
 
     output.emit(facts, text)
 
@@ -234,14 +236,26 @@ def audit(
     with storage_errors(plan):
         file = PlanFile.parsed(plan.parent, read_named(plan, _MOST))
     step = found.first_use(file.plan, numbers, who)
+    is_under_root = who in found.contents or who in erased
     facts = {
         "client": found.client,
         "sample": who,
         "rounds": len(numbers),
+        "under_root": is_under_root,
+        "used": is_under_root and step is not None,
+        "would_have_been_used": step is not None,
         "first_step": step,
-        "used": step is not None,
     }
-    output.emit(facts, lambda: pairs(facts))
+    note = "" if is_under_root else f"\n\n{_not_under_root(who, step)}"
+    output.emit(facts, lambda: pairs(facts) + note)
+
+
+def _not_under_root(sample: Id, step: int | None) -> str:
+    would = "not have been used either" if step is None else f"have been used first in step {step}"
+    return (
+        f"sample {shown(sample)} is not under this root: as long as the client held these samples it was not used. "
+        f"Had it been among them, it would {would}. If it was erased since, give the root of before and --content."
+    )
 
 
 def _read_opening(path: Path) -> OwnOpening:

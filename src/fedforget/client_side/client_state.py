@@ -157,16 +157,20 @@ class ClientState:
         """Compare a dataset with the book: ask to forget what vanished or changed, and to add what changed or is new.
 
         Refuses a source that cannot be read, and to erase more than 1 % of the samples unless ``confirm`` is their
-        number. ``returning``: also add samples that were erased before. ``dry_run``: only compare.
+        number. ``returning``: also add samples that were erased before. ``dry_run``: only compare. The same key again, once
+        nothing more is to be erased, returns the receipts of its requests.
         """
         found = contents_of(self.client, samples)
         with reading(self.path) if dry_run else self._working() as state:
             different = differences(state, found, returning=returning)
             if dry_run:
                 return Synchronised(different)
-            require_confirmed(different, confirm)
+            book = state.record.book
+            before = None if different.erased else book.ids_with_key(idempotency_key)
+            if before is None:
+                require_confirmed(different, confirm)
             receipts = carry_out(state, different, basis, deadline, idempotency_key)
-            return Synchronised(different, tuple(receipts))
+            return Synchronised(different, tuple(receipts if before is None else book.receipts_of(before)))
 
     def receipts(self) -> list[Receipt]:
         """Return what became of every request, in the order of receipt. The record keeps no ids."""

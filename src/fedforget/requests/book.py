@@ -146,20 +146,28 @@ class RequestBook:
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
         """Return the ids of the requests that used this key before. Refuse the key for other requests."""
-        if submission.key is None:
+        if submission.key is None or (row := self._row_of_key(submission.key)) is None:
             return None
-        rows = self.database.rows(
-            "SELECT body, requests FROM keys WHERE mac = ?", (self._pseudonyms.mac("key", submission.key.encode()),)
-        )
-        if not rows:
-            return None
-        if rows[0][0] != self._pseudonyms.mac("key body", submission.body()):
+        if row[0] != self._pseudonyms.mac("key body", submission.body()):
             raise InvalidInput(
                 f"the idempotency key {quoted(submission.key)} was used for other requests",
                 hint="use a new key for new requests",
             )
+        return self._ids_in(row[1])
+
+    def ids_with_key(self, key: str | None) -> list[str] | None:
+        """Return the ids of the requests that used this key before, whatever they were for."""
+        row = None if key is None else self._row_of_key(key)
+        return None if row is None else self._ids_in(row[1])
+
+    def _row_of_key(self, key: str) -> tuple[bytes, str] | None:
+        sql = "SELECT body, requests FROM keys WHERE mac = ?"
+        rows = self.database.rows(sql, (self._pseudonyms.mac("key", key.encode()),))
+        return (rows[0][0], rows[0][1]) if rows else None
+
+    def _ids_in(self, requests: str) -> list[str]:
         try:
-            return self._originals([str(each) for each in parse_json(rows[0][1])])
+            return self._originals([str(each) for each in parse_json(requests)])
         except (ValueError, TypeError) as error:
             raise RunDamaged(
                 f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
