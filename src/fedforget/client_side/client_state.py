@@ -157,8 +157,8 @@ class ClientState:
         """Compare a dataset with the book: ask to forget what vanished or changed, and to add what changed or is new.
 
         Refuses a source that cannot be read, and to erase more than 1 % of the samples unless ``confirm`` is their
-        number. ``returning``: also add samples that were erased before. ``dry_run``: only compare. The same key again, once
-        nothing more is to be erased, returns the receipts of its requests.
+        number. ``returning``: also add samples that were erased before. ``dry_run``: only compare. The same
+        key again, once nothing more is to be erased, returns the receipts of its requests.
         """
         found = contents_of(self.client, samples)
         with reading(self.path) if dry_run else self._working() as state:
