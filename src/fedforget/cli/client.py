@@ -20,7 +20,7 @@ from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
 from fedforget.disk.files import require_place, storage_errors, write_durably
-from fedforget.errors import InvalidInput, shown
+from fedforget.errors import InvalidInput, escaped, shown
 from fedforget.requests.lifecycle import Basis, Receipt
 from fedforget.store.plan_file import PlanFile
 
@@ -48,17 +48,38 @@ def init(
         str | None, typer.Option(help="Derive the client's secrets from this.", show_default="from the system")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the enrolment file for the server.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read the samples of a client anew that has trained nothing yet.")
+    ] = False,
     *,
     source: ClientDataOptions,
     output: Output,
 ) -> None:
     """Make the state directory of a client: its seed, its keys, and the ids of its samples."""
     who = canonical_id(client)
-    samples, noted = source.chosen(who)
-    state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
+    if again:
+        state = _begun_again(state_dir, who, seed, source)
+    else:
+        samples, noted = source.chosen(who)
+        state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
     facts = _facts(state.status()) | {"enrolment": place}
     output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: the seed cannot be made again")
+
+
+def _begun_again(state_dir: Path, who: Id, seed: str | None, source: ClientDataOptions) -> ClientState:
+    state = ClientState(state_dir)
+    if state.client != who or seed is not None:
+        raise InvalidInput(
+            f"{state_dir} is that of client {shown(state.client)}, which keeps its id and its seed",
+            hint="name this client, and leave out --seed",
+        )
+    if source.data is None:
+        state.begin_again(source.again(who, Identity.read(state.path).dataset, state.path))
+    else:
+        samples, noted = source.chosen(who)
+        state.begin_again(samples, dataset=noted)
+    return state
 
 
 @client.command()
@@ -99,6 +120,25 @@ def status(state_dir: StateDir, *, output: Output) -> None:
         return f"{counted}\n\n{_requests(waiting)}" if waiting else counted
 
     output.emit(facts, text)
+
+
+@client.command()
+@grouped
+def samples(
+    state_dir: StateDir,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default="all")] = None,
+    *,
+    output: Output,
+) -> None:
+    """List the ids of a client's samples. They stay here: the server does not learn them."""
+    state = ClientState(state_dir)
+    ids = state.samples()
+    shown_ids = ids if limit is None else ids[:limit]
+    left = len(ids) - len(shown_ids)
+    facts = {"client": state.client, "samples": len(ids), "ids": list(shown_ids)}
+    output.emit(facts, lambda: "\n".join(escaped(str(each)) for each in shown_ids))
+    if left:
+        output.say(f"{left} more; --limit says how many are listed")
 
 
 @client.command("forget")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,14 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
-from fedforget.algorithm.ids import Id, canonical_id
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.options import DataDir
+from fedforget.client_side import own_data
 from fedforget.client_side.identity import Settings
 from fedforget.data.federations import DataChoice, Federation, chosen, recorded
-from fedforget.errors import FedForgetError, InvalidInput, quoted, shown
+from fedforget.errors import InvalidInput, shown
 
-_OWN = "own"  # the key under which client.toml names a function of the user
 _PARTITION_SEED = 1  # every client of a built-in dataset must cut it in the same way
 _GIVE = "give --data NAME of a dataset, or --data MODULE:FUNCTION with a function that returns id → (x, y)"
 
@@ -45,7 +43,7 @@ class ClientDataOptions:
         if self.data is None:
             raise InvalidInput("--data is missing", hint=_GIVE)
         if ":" in self.data:
-            return _of_function(self.data, client), {_OWN: self.data}
+            return own_data.samples_of(self.data, client), own_data.noted(self.data)
         seed = SeedSource.of_person(self.partition_seed or _PARTITION_SEED).partition()
         cut = chosen(DataChoice(self.data, self.clients, self.partition, None, self.data_dir), seed)
         return _samples(cut, client), cut.settings()
@@ -54,8 +52,8 @@ class ClientDataOptions:
         """Return a client's samples from where it began with, or from where the options say."""
         if self.data is not None:
             return self.chosen(client)[0]
-        if _OWN in noted:
-            return _of_function(str(noted[_OWN]), client)
+        if own_data.is_noted(noted):
+            return own_data.noted_samples(noted, client)
         if "name" not in noted:
             raise InvalidInput(f"{state_dir} was made in Python, with samples of its own", hint=_GIVE)
         try:
@@ -73,20 +71,3 @@ def _samples(cut: Federation, client: Id) -> Any:
         )
     samples = cut.data({client: owners[client]})[client]
     return {sample: samples.sample(sample) for sample in samples.ids}
-
-
-def _of_function(name: str, client: Id) -> Any:
-    """Call a function of the user, which is found from the working directory."""
-    module, _, function = name.partition(":")
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        return getattr(importlib.import_module(module), function)(canonical_id(client))
-    except FedForgetError:
-        raise
-    except Exception as error:
-        raise InvalidInput(
-            f"the data of {quoted(name)} cannot be read: {type(error).__name__}: {error}",
-            hint="bring the source back; nothing was changed",
-        ) from error
-    finally:
-        sys.path.remove(str(Path.cwd()))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +89,26 @@ class ClientState:
         create(path, NewClient(identity, seeds.client(who), contents))
         return cls(path)
 
+    def begin_again(self, samples: Any, *, dataset: Settings | None = None) -> None:
+        """Read the samples anew, with the same seed and key. Refused once the client has trained or has requests.
+
+        The server needs the new enrolment file. ``dataset``: where the samples come from, if that is another place.
+        """
+        contents = contents_of(self.client, samples)
+        if not contents:
+            raise InvalidInput(f"client {shown(self.client)} has no samples", hint="a client takes part with at least one")
+        with writing(self.path) as state:
+            record = state.record
+            if state.uses.count() or record.book.counts() or record.arriving() or state.inbox:
+                raise InvalidInput(
+                    f"client {shown(self.client)} has trained or has requests, so it cannot begin again",
+                    hint="`fedforget client sync` erases and adds what differs",
+                )
+            if dataset is not None:
+                replace(state.who, dataset=dataset).write(self.path)
+            state.begin_writing()
+            state.book.create(state.book.seed, contents)
+
     def enrolment(self) -> bytes:
         """Return the enrolment file for the server, signed: the client's id, commitment, public key and root."""
         with reading(self.path) as state:
@@ -171,6 +191,12 @@ class ClientState:
                 require_confirmed(different, confirm)
             receipts = carry_out(state, different, basis, deadline, idempotency_key)
             return Synchronised(different, tuple(receipts if before is None else book.receipts_of(before)))
+
+    def samples(self) -> tuple[Id, ...]:
+        """Return the ids of the samples, without those that are about to be erased."""
+        with reading(self.path) as state:
+            leaving = {each.sample for each in state.record.book.pending().values()}
+            return () if None in leaving else tuple(each for each in state.book.samples if each not in leaving)
 
     def receipts(self) -> list[Receipt]:
         """Return what became of every request, in the order of receipt. The record keeps no ids."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
+from fedforget.client_side import own_data
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opened import Learning, LearningOf, OpenClient, open_client
 from fedforget.data.federations import recorded
@@ -102,9 +102,8 @@ def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], 
 
 def samples_noted(noted: Mapping[str, Any], client: Any, state_dir: Path, data_dir: Path | None = None) -> Any:
     """Return a client's samples from where its state directory says that they are."""
-    if "own" in noted:
-        module, _, function = str(noted["own"]).partition(":")
-        return getattr(importlib.import_module(module), function)(client)
+    if own_data.is_noted(noted):
+        return own_data.noted_samples(noted, client)
     if "name" not in noted:
         raise InvalidInput(
             f"{state_dir} was made in Python, with samples of its own",
