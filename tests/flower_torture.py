@@ -31,7 +31,7 @@ authentication, each with one client's data, all on one machine with two cores t
 to real processes. Then the same command is given again, and the state must be, byte for byte, that of an undisturbed
 run in one process without the clients that were erased, with one receipt for each erasure. Seconds are those of the
 fault and of the commands after it, without the start of the processes."""
-SEARCHED = """After training, a sample was erased at its client and a client at the server, and the files were searched, at
+SEARCHED = """After training, a sample was erased at its client and a client at the server. The files were searched, at
 every offset of every byte and in file names, for their ids, content digests, and pieces of 16 bytes of the models and
 updates that were superseded; then once more after `fedforget superlink-purge`."""
 

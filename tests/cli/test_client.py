@@ -72,6 +72,31 @@ def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
     refused(3, "invalid-input", *on(state, "init", "--client", "ward", "--data", "digits"))
 
 
+def test_samples_are_listed(state: Path) -> None:
+    assert good(*on(state, "samples")).out.split() == ["s0", "s1", "s2", "s3", "s4"]
+    found = good_json(*on(state, "samples", "--limit", "2"))
+    assert (found["client"], found["samples"], found["ids"]) == ("ward", 5, ["s0", "s1"])
+
+
+def test_init_again_reads_the_samples_anew(state: Path, place: Path) -> None:
+    before = good_json(*on(state, "status"))
+    (place / "data" / "s0").write_text("7")
+    again = on(state, "init", "--again", "--client", "ward", "--out", place / "again.json")
+    now = good_json(*again)
+    assert now["root"] != before["root"] == Enrolment.parsed((place / "e.json").read_bytes()).root.hex()
+    assert now["commitment"] == before["commitment"]
+    assert Enrolment.parsed((place / "again.json").read_bytes()).root.hex() == now["root"]
+    assert good_json(*on(state, "sync", "--dry-run"))["changed"] == []
+    refused(3, "invalid-input", *on(state, "init", "--again", "--client", "other"))
+
+
+def test_own_data_are_found_from_another_directory(
+    state: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert good_json(*on(state, "sync", "--dry-run"))["vanished"] == []
+
+
 def test_init_on_digits_has_the_samples_of_a_run(place: Path) -> None:
     out = good_json("client", "init", "--state-dir", place / "d", "--client", "3", "--data", "digits", "--clients", "6")
     assert out["samples"] > 100

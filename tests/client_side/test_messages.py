@@ -372,6 +372,7 @@ def test_sample_of_other_content_is_not_trained_on(state: ClientState) -> None:
             with pytest.raises(FedForgetError) as caught:
                 samples.sample(*wrong)
             assert caught.value.code == "data-changed"
+            assert "sample x" not in caught.value.message, "the server reads it"
 
 
 def test_learner_is_built_only_to_compute(state: ClientState) -> None:

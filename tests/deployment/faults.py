@@ -18,8 +18,8 @@ from fedforget.store import run_directory
 from tests.deployment.parties import Parties
 from tests.deployment.superlink import NAME, command_line, wait_for
 
-CLIENTS, ROUNDS = 5, 4
-SHORT = ("--worker-timeout", "20")  # seconds that a client may stay silent
+CLIENTS, ROUNDS = 5, 3
+SHORT = ("--worker-timeout", "75")  # seconds that a client may stay silent
 THERE = ("--federation", f"flower:{NAME}")
 Fault = Callable[[Parties], object]
 
@@ -107,7 +107,7 @@ def restart_superlink(parties: Parties) -> None:
 
 
 def kill_recompute(parties: Parties) -> None:
-    parties.called(*parties.train_command(), timeout=900)
+    parties.called(*parties.train_command())
     client = drawn_first(parties)
     command = parties.there.begin("forget", parties.run, "--client", client, *THERE)
     wait_for(lambda: done(parties) < ROUNDS, 300)
@@ -149,7 +149,7 @@ def back_again(parties: Parties) -> None:
     """A client that is away, and is back: nothing is lost."""
     client = silenced(parties)
     parties.there.pause(parties.there.nodes[parties.node(client)], on=False)
-    parties.called(*parties.train_command(), timeout=900)
+    parties.called(*parties.train_command())
     assert status(parties)["silent"] == []
 
 
@@ -157,7 +157,7 @@ def stays_away(parties: Parties) -> None:
     """A client that stays away and is erased; when it is back, it is told, and purges its own directory."""
     client = silenced(parties)
     require_draw_informed(parties, client)
-    parties.called(*parties.train_command(), timeout=900)
+    parties.called(*parties.train_command())
     assert status(parties)["undelivered"] == 1
     parties.there.pause(parties.there.nodes[parties.node(client)], on=False)
     require_told(parties, client)
@@ -179,11 +179,11 @@ def require_told(parties: Parties, client: int) -> None:
 def late_after_erasure(parties: Parties) -> None:
     """A client answers its round only after it was erased."""
     client = drawn_next(parties)
-    parties.there.fault(parties.node(client)).write_text("late 90")
+    parties.there.fault(parties.node(client)).write_text("late 150")
     error = parties.refused(*parties.train_command(*SHORT))
     assert error["exit"] == 19, error
     require_draw_informed(parties, client)
-    time.sleep(60)
+    time.sleep(90)  # by then it has sent it
     require_told(parties, client)
 
 
@@ -192,8 +192,8 @@ def answers_twice(parties: Parties) -> None:
     nodes = [parties.node(client) for client in range(CLIENTS)]
     for node in nodes:
         parties.there.fault(node).write_text("twice")
-    parties.called(*parties.train_command(), timeout=900)
-    parties.called("forget", parties.run, "--client", drawn_first(parties), "--basis", "exogenous", *THERE, timeout=900)
+    parties.called(*parties.train_command())
+    parties.called("forget", parties.run, "--client", drawn_first(parties), "--basis", "exogenous", *THERE)
     assert any("the second answer was" in parties.there.log(node) for node in nodes)
 
 
@@ -204,7 +204,7 @@ def sends(kind: str, says: str) -> Fault:
         client = drawn_next(parties)
         parties.called(*parties.train_command("--until-round", 1))
         parties.there.fault(parties.node(client)).write_text(kind)
-        error = parties.refused(*parties.train_command(), timeout=900)
+        error = parties.refused(*parties.train_command())
         assert says in error["message"], error
         assert f"client {client} " in error["message"], error
         parties.there.fault(parties.node(client)).unlink()
@@ -217,14 +217,14 @@ def sends(kind: str, says: str) -> Fault:
 
 def lost(parties: Parties) -> int:
     """Let a client that took part have a new state directory: it is named, and both ways out are offered."""
-    parties.called(*parties.train_command("--until-round", 3), timeout=900)
+    parties.called(*parties.train_command("--until-round", 2))
     client = int(drawn_first(parties))
     shutil.copytree(parties.state_dir(client), backup(parties, client))
     parties.make_state(client, seed=99)
-    error = parties.refused("verify", parties.run, *THERE, timeout=900)
+    error = parties.refused("verify", parties.run, *THERE)
     assert str(client) in error["message"], error
     with suppress(AssertionError):  # the next round may not draw it
-        parties.refused(*parties.train_command("--until-round", 3, *SHORT))
+        parties.refused(*parties.train_command("--until-round", 2, *SHORT))
     return client
 
 
@@ -242,7 +242,7 @@ def lost_and_erased(parties: Parties) -> None:
     client = lost(parties)
     shutil.rmtree(backup(parties, client))
     erase = ("forget", parties.run, "--client", client, "--basis", "model-informed", *THERE, *SHORT)
-    [receipt] = parties.asked(*erase, timeout=900)["receipts"]
+    [receipt] = parties.asked(*erase)["receipts"]
     assert (receipt["state"], receipt["guarantee"]) == ("purged", "path")
 
 
@@ -268,7 +268,7 @@ def lived(name: str, parties: Parties) -> tuple[bool, float]:
     parties.renew()
     began = time.monotonic()
     FAULTS[name](parties)
-    parties.called(*parties.train_command(), timeout=900)
+    parties.called(*parties.train_command())
     seconds = time.monotonic() - began
     with run_directory.reading(parties.run) as run:
         gone = [{"client": each} for each in range(CLIENTS) if each not in run.server.roster]

@@ -68,20 +68,20 @@ class Parties:
         enrolled = [part for client in range(self.count) for part in ("--enrolled", self.enrolment(client))]
         return ["train", "--out", self.run, "--federation", f"flower:{NAME}", *self.plan, *enrolled, *more]
 
-    def refused(self, *arguments: object, timeout: float = 500) -> dict[str, Any]:
+    def refused(self, *arguments: object, timeout: float = 1500) -> dict[str, Any]:
         """Give a command that is to fail. Return its error, with its exit code."""
         done = self.there.fedforget(*arguments, "--json", timeout=timeout)
         assert done.returncode, f"{arguments} ended well:\n{done.stdout}"
         error: dict[str, Any] = json.loads(done.stderr.strip().splitlines()[-1])["error"]
         return {**error, "exit": done.returncode}
 
-    def called(self, *arguments: object, timeout: float = 500, code: int = 0) -> str:
+    def called(self, *arguments: object, timeout: float = 1500, code: int = 0) -> str:
         """Give a command of FedForget. Return what it printed."""
         done = self.there.fedforget(*arguments, timeout=timeout)
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def asked(self, *arguments: object, timeout: float = 500) -> dict[str, Any]:
+    def asked(self, *arguments: object, timeout: float = 1500) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.called(*arguments, "--json", timeout=timeout))
         return found
 

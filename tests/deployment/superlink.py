@@ -107,7 +107,7 @@ class Deployment:
             "--enable-supernode-auth", "--host", "127.0.0.1", "--port", str(self.port),
             "--database", str(self.folder / "state.db"),
         )  # fmt: skip
-        wait_for(self._listens, 60)
+        wait_for(self._listens, 180)
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
@@ -165,14 +165,14 @@ class Deployment:
                 stderr=subprocess.STDOUT, start_new_session=True, cwd=self.folder,
             )  # fmt: skip
 
-    def flwr(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def flwr(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(BIN / "flwr"), *arguments], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=timeout, check=False, cwd=self.folder,
         )  # fmt: skip
 
     def fedforget(
-        self, *arguments: object, timeout: float = 300, changes: Mapping[str, str] | None = None
+        self, *arguments: object, timeout: float = 1500, changes: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "fedforget", *map(str, arguments)], env={**self.environment, **(changes or {})},

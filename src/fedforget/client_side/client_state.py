@@ -82,7 +82,7 @@ class ClientState:
         path, who = path_of(state_dir, "a state directory"), canonical_id(client)
         contents = contents_of(who, samples)
         if not contents:
-            raise InvalidInput(f"client {shown(who)} has no samples", hint="a client takes part with at least one")
+            raise _no_samples(who)
         seeds = SeedSource.of_person(seed)
         key = sample_key(seeds.tree_key(), id_block(who))
         identity = Identity(who, key, seeds.origin, dataset or {})
@@ -96,7 +96,7 @@ class ClientState:
         """
         contents = contents_of(self.client, samples)
         if not contents:
-            raise InvalidInput(f"client {shown(self.client)} has no samples", hint="a client takes part with at least one")
+            raise _no_samples(self.client)
         with writing(self.path) as state:
             record = state.record
             if state.uses.count() or record.book.counts() or record.arriving() or state.inbox:
@@ -196,7 +196,8 @@ class ClientState:
         """Return the ids of the samples, without those that are about to be erased."""
         with reading(self.path) as state:
             leaving = {each.sample for each in state.record.book.pending().values()}
-            return () if None in leaving else tuple(each for each in state.book.samples if each not in leaving)
+            left = () if None in leaving else [each for each in state.book.samples if each not in leaving]
+            return tuple(sorted(left, key=lambda each: (isinstance(each, str), each)))
 
     def receipts(self) -> list[Receipt]:
         """Return what became of every request, in the order of receipt. The record keeps no ids."""
@@ -235,6 +236,10 @@ class ClientState:
             requests.apply()
             requests.accept_inbox()
             yield state
+
+
+def _no_samples(client: Id) -> InvalidInput:
+    return InvalidInput(f"client {shown(client)} has no samples", hint="a client takes part with at least one")
 
 
 def samples_named(data: Mapping[Id, Any], client: Id) -> Any:

@@ -5,24 +5,29 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.client_side import own_data
 from fedforget.client_side.identity import Identity
-from fedforget.client_side.opened import Learning, LearningOf, OpenClient, open_client
+from fedforget.client_side.opened import Fits, Learning, LearningOf, OpenClient, open_client, without_names
+from fedforget.data.federated import ClientData
 from fedforget.data.federations import recorded
-from fedforget.errors import InvalidInput, LearnerDiffers
+from fedforget.errors import FedForgetError, InvalidInput, LearnerDiffers, shown
 from fedforget.federation.flower.client import no_client_error
 from fedforget.federation.parcels import Parcel
 from fedforget.session.engine import Model
+from fedforget.store.plan_file import PlanFile
 from fedforget.training.arithmetic import fixed_arithmetic
 from fedforget.training.environment import numeric_environment
 from fedforget.training.identity import parts_of
 from fedforget.training.local_sgd import TorchLearner
 from fedforget.training.models import build_model
+from fedforget.training.shapes import require_fits
 from fedforget.training.streams import own_streams
 from fedforget.training.weights import float_type
 
@@ -33,9 +38,10 @@ class Answering:
 
     client: OpenClient
     learning: LearningOf
+    fits: Fits
 
     def answer(self, asked: Parcel) -> Parcel:
-        return self.client.answer(asked, self.learning)
+        return self.client.answer(asked, self.learning, self.fits)
 
 
 @contextlib.contextmanager
@@ -43,8 +49,23 @@ def answering(node_config: Mapping[str, Any], learning: LearningOf) -> Iterator[
     """Open the client of a node for one message."""
     if not node_config.get("state-dir"):
         raise no_client_error()
-    with open_client(_state_dir(node_config)) as client:
-        yield Answering(client, learning)
+    state_dir = _state_dir(node_config)
+    with open_client(state_dir) as client:
+        yield Answering(client, learning, partial(require_own_samples_fit, client.client, state_dir))
+
+
+def require_own_samples_fit(client: Id, state_dir: Path, file: PlanFile) -> None:
+    """Refuse a run with a built-in model that cannot be trained on the samples of the user's own function."""
+    noted = Identity.read(state_dir).dataset
+    if not file.is_built_in or not own_data.is_noted(noted):
+        return
+    try:
+        data = ClientData(client, own_data.noted_samples(noted, client))
+        read = [data.sample(sample) for sample in data.ids]
+    except FedForgetError as error:
+        raise without_names(client, error) from error
+    for x, y in read:
+        require_fits(file.model, x, y, f"a sample of client {shown(client)}")
 
 
 def _state_dir(node_config: Mapping[str, Any]) -> Path:
@@ -103,7 +124,10 @@ def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], 
 def samples_noted(noted: Mapping[str, Any], client: Any, state_dir: Path, data_dir: Path | None = None) -> Any:
     """Return a client's samples from where its state directory says that they are."""
     if own_data.is_noted(noted):
-        return own_data.noted_samples(noted, client)
+        try:
+            return own_data.noted_samples(noted, client)
+        except FedForgetError as error:
+            raise without_names(client, error) from error
     if "name" not in noted:
         raise InvalidInput(
             f"{state_dir} was made in Python, with samples of its own",

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from fedforget.errors import InvalidInput
@@ -15,7 +14,10 @@ _VGG_SHAPE = (3, 32, 32)
 
 
 def require_fits(settings: Mapping[str, Any], x: NDArray[Any], y: NDArray[Any], of: str) -> None:
-    """Raise InvalidInput unless a built-in model can be trained on a sample. ``of`` names the sample."""
+    """Raise InvalidInput unless a built-in model can be trained on a sample. ``of`` names the sample.
+
+    The server reads the error, so it tells no value of the sample.
+    """
     name, shape = settings.get("name"), x.shape
     wanted = _expected(settings)
     size = int(settings["inputs"]) if name in ("flat_mlp", "linear") else None
@@ -32,8 +34,8 @@ def require_fits(settings: Mapping[str, Any], x: NDArray[Any], y: NDArray[Any], 
     classes = int(settings.get("classes") or settings.get("letters") or 0)
     if y.shape != () or y.dtype.kind not in "iu" or not 0 <= int(y) < classes:
         raise InvalidInput(
-            f"{of} has the label {np.array2string(y)[:40]}, and the model {name} of this run knows the classes 0 to "
-            f"{classes - 1}",
+            f"{of} has a label of type {y.dtype} and shape {y.shape} that is no class: the model {name} of this run "
+            f"knows the classes 0 to {classes - 1}",
             hint="repair the function that returns the samples, then `fedforget client init --again` and send the new "
             "enrolment file: nothing was trained yet",
         )
