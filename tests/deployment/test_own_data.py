@@ -17,12 +17,14 @@ from fedforget.errors import FedForgetError, InvalidInput
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.flower.client import answering, built_in_learning
+from fedforget.run import OWN
 from fedforget.session.engine import Model
 from fedforget.session.enrolling import enroll
 from fedforget.session.starting import create_remote_run
-from fedforget.store import run_directory
+from fedforget.store import hints, run_directory
 from fedforget.store.contacts import EnrolledClient
 from fedforget.store.plan_file import PlanFile
+from fedforget.store.run_directory import unfinished_error
 from fedforget.store.state_digest import state_digest
 from fedforget.training.models import build_model, structure_of_settings
 from fedforget.training.shapes import require_fits
@@ -124,6 +126,16 @@ def test_repaired_function_is_read_anew_and_enrolled_before_the_first_round(plac
         with run_directory.reading(path) as opened:
             digests.append(state_digest(opened))
     assert digests[0] == digests[1], "as if the client had enrolled with the repaired samples"
+
+
+def test_hints_for_a_deployment_reach_its_clients(place: Place) -> None:
+    run = place.folder / "run"
+    create_remote_run(run, FILE, Model.of(build_model(MODEL, bytes(32))), SeedSource(1), [place.enrolled()])
+    assert f"`fedforget train {run} --federation flower:NAME`" in unfinished_error(run).hint
+    assert hints.run_pending(run) == f"`fedforget run-pending {run} --federation flower:NAME`"
+    assert hints.verify(run) == f"`fedforget verify {run} --federation flower:NAME`"
+    own = PlanFile(PLAN, OWN, OWN, bytes(32), {"w": "parameter float32 2"})
+    assert hints.run_pending(run, file=own) == "`flwr run` of its Flower app"
 
 
 def test_client_with_requests_does_not_begin_again(place: Place) -> None:
