@@ -25,7 +25,11 @@ from tests.deployment.superlink import Deployment, deployment
 ROOT = Path(__file__).resolve().parents[1]
 PAGE, RESULTS = ROOT / "docs" / "reliability.md", Path(__file__).with_name("flower_torture_results.json")
 HEADING, NEXT = "## Deployments on Flower", "## Mutants made by a tool"
-SEARCH, APP = "search", "kill -9 of the SuperLink under a user's app, then `flwr run` again"
+SEARCH, SIMULATED, APP = (
+    "search",
+    "search of a simulation",
+    "kill -9 of the SuperLink under a user's app, then `flwr run` again",
+)
 TEXT = """Written by `make flower-torture`: a SuperLink with `--database`, five SuperNodes with TLS and node
 authentication, each with one client's data, all on one machine with two cores that others used, too. Each fault happens
 to real processes. Then the same command is given again, and the state must be, byte for byte, that of an undisturbed
@@ -56,6 +60,13 @@ def section() -> str:
     parts = [HEADING, TEXT, table]
     if SEARCH in found:
         parts += ["### What Flower keeps", SEARCHED, what_is_left.table(found[SEARCH])]
+    if SIMULATED in found:
+        one = found[SIMULATED]
+        parts.append(
+            f"After an erasure in a Flower simulation, the directory for temporary files, that of Ray and the run held "
+            f"{sum(one['hits'].values())} of {one['pieces']:,} pieces of superseded models ({one['files']} files, "
+            f"{one['bytes']:,} bytes)."
+        )
     return "\n\n".join(parts)
 
 
@@ -97,7 +108,9 @@ def campaign(names: list[str]) -> list[str]:
 
 def main() -> None:
     words = [each for each in sys.argv[1:] if each != "--page"]
-    chosen = [name for name in (*faults.FAULTS, APP, SEARCH) if not words or any(word in name for word in words)]
+    chosen = [
+        name for name in (*faults.FAULTS, APP, SEARCH, SIMULATED) if not words or any(word in name for word in words)
+    ]
     failed, began = list[str](), time.monotonic()
     if "--page" not in sys.argv:
         failed += campaign([name for name in chosen if name in faults.FAULTS])
@@ -107,6 +120,8 @@ def main() -> None:
         if SEARCH in chosen:
             with deployment() as there:
                 keep(SEARCH, **what_is_left.after_erasures(there))
+        if SIMULATED in chosen:
+            keep(SIMULATED, **what_is_left.after_a_simulation())
     write_page()
     sys.stdout.write(f"{len(chosen) - len(failed)} of {len(chosen)} in {(time.monotonic() - began) / 60:.0f} minutes\n")
     sys.exit(f"failed: {'; '.join(failed)}" if failed else 0)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -33,9 +37,9 @@ PIECES = "pieces of models and updates"
 PLACES = {
     "the SuperLink's database and its log": r"state\.db.*",
     "logs of SuperLink, SuperNodes and commands": r".*\.log",
-    "temporary files (of a Ray simulation, too)": "tmp",
+    "temporary files": "tmp",
     "directories of clients": r"state-.*",
-    "run directories": r"run|simulated",
+    "the run directory": r"run",
     "the rest of FLWR_HOME": r"(?!evidence|old-|wards|__pycache__|.*\.json$|.*\.fault$).*",
 }
 
@@ -52,13 +56,7 @@ def after_erasures(there: Deployment) -> dict[str, Any]:
     _good(there, "client", "forget", "--state-dir", f"state-{CLIENTS[0]}", "--sample", sample, "--basis", "exogenous")
     _good(there, "run-pending", run, *THERE)
     _good(there, "forget", run, "--client", CLIENTS[1], "--basis", "exogenous", *THERE)
-    old |= _simulated(there)
-    present = [
-        tensor
-        for place in ("run", "simulated")
-        for model in _models(there.folder / place)
-        for tensor in tensors_of(model)
-    ]
+    present = [tensor for model in _models(run) for tensor in tensors_of(model)]
     wanted = Wanted(wanted_texts, pieces_of(old, pieces_of(present)))
     assert wanted.pieces, "the erasures superseded no model"
     before = _searched(there.folder, wanted)
@@ -122,13 +120,27 @@ def _old_tensors(there: Deployment, run: Path) -> set[bytes]:
     return updates | {tensor for model in _models(run) for tensor in tensors_of(model)}
 
 
-def _simulated(there: Deployment) -> set[bytes]:
-    """Train in a Flower simulation and forget a client there. Return the tensors of every model before."""
-    run, how = there.folder / "simulated", ("--federation", "flower-simulation")
-    _good(there, "train", "--out", run, *PLAN, "--clients", 4, "--seed", 5, *how)
-    old = {tensor for model in _models(run) for tensor in tensors_of(model)}
-    _good(there, "forget", run, "--client", 1, "--basis", "exogenous", *how)
-    return old
+def after_a_simulation() -> dict[str, Any]:
+    """Train in a Flower simulation, forget a client there, and search what Flower and Ray wrote."""
+    with tempfile.TemporaryDirectory(prefix="ffs") as short:  # Ray's sockets need short paths
+        folder, run = Path(short), Path(short) / "run"
+        (folder / "tmp").mkdir()
+        given = {"TMPDIR": str(folder / "tmp"), "FLWR_HOME": str(folder / "tmp" / "home")}
+        how = ("--federation", "flower-simulation")
+        command = [sys.executable, "-m", "fedforget"]
+        plan = [*map(str, PLAN), "--clients", "4", "--seed", "5"]
+        for arguments in (["train", "--out", str(run), *plan], ["forget", str(run), "--client", "1"]):
+            old = {tensor for model in _models(run) for tensor in tensors_of(model)}
+            subprocess.run(
+                [*command, *arguments, *how], env={**os.environ, **given}, timeout=1500, check=True, capture_output=True
+            )
+        present = [tensor for model in _models(run) for tensor in tensors_of(model)]
+        wanted = Wanted({}, pieces_of(old, pieces_of(present)))
+        assert wanted.pieces, "the erasure superseded no model"
+        ray = [path for path in (Path("/tmp/ray"),) if path.exists()]
+        found = search([folder / "tmp", *ray, run], wanted)
+        assert not found.hits, found
+        return {"files": found.files, "bytes": found.searched, "hits": found.hits, "pieces": len(wanted.pieces)}
 
 
 def _searched(folder: Path, wanted: Wanted) -> dict[str, Any]:

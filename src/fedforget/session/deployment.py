@@ -65,7 +65,7 @@ class Deployment:
         with contextlib.ExitStack() as stack:
             engine = EngineOnDemand(make_engine, stack)
             engine()
-            signatures = Signatures(lambda client: public_key_of(run, client))
+            signatures = Signatures(lambda client: public_key_of(run, client), reports.impostors)
             carried = CountingWire(stack.enter_context(make_wire(run, signatures)), traffic)
             wire = GuardedWire(SignedWire(carried, signatures), reports.problems)
             server, federation = _server_of(run, wire, engine, reports, options)
@@ -90,6 +90,7 @@ class Deployment:
         """
         answers = self.federation.everyone()
         self._examine(answers)
+        examined = {parcels.client_in(each) for each in answers}
         plan = self.run.file
         without = [
             parcels.client_in(each)
@@ -97,6 +98,7 @@ class Deployment:
             if "plan" in each.body and each.body["plan"] != plan.digest and self._takes_part(each)
         ]
         self.reports.problems.update(self.federation.give_plan(without, plan.encode().decode()))
+        self.reports.note_problems(examined)
         self.federation.met(answers)
         self._processor.accept_inbox()
         self._tell_finished()
