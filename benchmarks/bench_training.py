@@ -32,7 +32,8 @@ from fedforget.algorithm.draws import (
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.data.federated import ClientData, FederatedData
+from fedforget.data.client_data import ClientData
+from fedforget.data.federated import FederatedData
 from fedforget.run import Run
 
 LIMIT = 1.5

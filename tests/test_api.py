@@ -56,7 +56,7 @@ def test_every_method_of_run_is_listed_with_its_arguments(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Receipt", "ReceiptCheck", "Status", "Verification", "ForgettingCost"])
-def test_every_field_of_what_comes_back_is_listed(name: str) -> None:
+def test_every_result_field_is_listed(name: str) -> None:
     entry = re.search(rf"^`{name}`\n: (.*?)\n\n", PAGE, re.DOTALL | re.MULTILINE)
     assert entry is not None
     fields = {field.name for field in dataclasses.fields(getattr(fedforget, name))}

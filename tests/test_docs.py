@@ -23,7 +23,18 @@ import fedforget
 from fedforget import errors
 from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import client, datasets, enrolling, learning, planning, proving, reading, receipts, requests
+from fedforget.cli import (
+    client,
+    client_audit,
+    datasets,
+    enrolling,
+    learning,
+    planning,
+    proving,
+    reading,
+    receipts,
+    requests,
+)
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import metrics, plan_file, record, run_directory, server_store, uses
 from fedforget.store.plan_file import PlanFile
@@ -34,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (
     client,
+    client_audit,
     datasets,
     enrolling,
     learning,
@@ -267,7 +279,7 @@ def test_the_hints_of_the_program_name_pages_that_exist() -> None:
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
 
 
-INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|someone)\b", re.IGNORECASE)
+INDEFINITE = re.compile(r"\b(?:whoever|somebody|nobody|everybody|anybody|someone|anyone)\b", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))

@@ -101,6 +101,11 @@ ALLOWED["cli"] = {
     "fedforget.__version__",
 }
 WHOLE_PACKAGE = {"training/environment.py", "experiments/reproduce.py"}  # they read the version
+LARGEST = 300  # lines of a module
+LARGER = {
+    "run.py": 330,  # the public API in one class: its methods repeat the options of rounds in their signatures
+    "requests/processor.py": 330,  # the life of a batch from intake to receipt, in its order
+}
 NOT_IN_ALGORITHM = {"sqlite3", "socket", "time", "datetime", "random", "os", "pathlib", "subprocess", "secrets"}
 NOT_IN_ALGORITHM_BUT = {"secrets": {"seeds.py"}}  # seeds may come from the operating system
 
@@ -304,7 +309,7 @@ def test_commands_that_only_look_do_not_load_torch(run: Path, command: str) -> N
     assert not loaded & {"torch", "sklearn"}
 
 
-def test_forgetting_what_was_never_drawn_does_not_load_torch(run: Path) -> None:
+def test_forgetting_undrawn_data_does_not_load_torch(run: Path) -> None:
     """A request that changes no draw needs neither the model nor the data."""
     with run_directory.reading(run) as found:
         used = {client: found.clients.first_steps(client) for client in found.server.roster}
@@ -321,3 +326,23 @@ def test_training_on_digits_does_not_load_scikit_learn(tmp_path: Path) -> None:
     arguments = ["train", *plan, "--out", str(tmp_path / "run"), "--federation", "inline"]
     loaded = loaded_after("import sys\nfrom fedforget.cli import main\nmain(sys.argv[1:])", *arguments)
     assert not loaded & {"sklearn", "scipy"}
+
+
+MODULES = sorted(PACKAGE.rglob("*.py"))
+
+
+def test_modules_are_small() -> None:
+    sizes = {str(path.relative_to(PACKAGE)): len(path.read_text(encoding="utf-8").splitlines()) for path in MODULES}
+    assert {name: size for name, size in sizes.items() if size > LARGER.get(name, LARGEST)} == {}
+
+
+def test_modules_say_in_their_first_line_what_they_are_for() -> None:
+    """One sentence on the first line, or a sentence that goes on in the next ones."""
+    unsaid = []
+    for path in MODULES:
+        docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+        first = docstring.partition("\n")[0]
+        starts = path.read_text(encoding="utf-8").startswith('"""')
+        if not starts or len(first.split()) < 4 or not first.endswith((".", ":")):
+            unsaid.append(f"{path.relative_to(PACKAGE)}: {first}")
+    assert unsaid == []

@@ -53,9 +53,16 @@ def main() -> None:
     sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
 
 
+def commit() -> str:
+    """Return the commit that was tried; a checkout with changes is marked."""
+    described = ("git", "describe", "--always", "--dirty", "--exclude", "*")
+    return subprocess.run(described, cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
 def page(counts: Counter[str], minutes: float) -> str:
     about = (
-        f"Written by `make torture` on {datetime.now(UTC):%Y-%m-%d}: fedforget {version('fedforget')}, Python "
+        f"Written by `make torture` on {datetime.now(UTC):%Y-%m-%d}: fedforget {version('fedforget')} (commit "
+        f"{commit()}), Python "
         f"{platform.python_version()}, {platform.system()}, {os.cpu_count()} cores, {minutes:.0f} minutes."
     )
     parts = [f"# Reliability\n\n{about} {INTRODUCTION}"]

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from fedforget.evidence.rebuild import Rebuilt
     from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
     from fedforget.evidence.replay import Verification
-    from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
+    from fedforget.planner.costs import ForgettingCost, forgetting_cost
+    from fedforget.planner.round_law import Withdrawal
     from fedforget.requests.lifecycle import Receipt
     from fedforget.requests.policy import Policy
     from fedforget.run import Run
@@ -49,7 +50,7 @@ _HOMES = {
     "FedForgetError": "fedforget.errors",
     "ForgettingCost": "fedforget.planner.costs",
     "LocalOptimizer": "fedforget.algorithm.plan",
-    "Withdrawal": "fedforget.planner.costs",
+    "Withdrawal": "fedforget.planner.round_law",
     "Plan": "fedforget.algorithm.plan",
     "Policy": "fedforget.requests.policy",
     "Rebuilt": "fedforget.evidence.rebuild",

@@ -1,4 +1,4 @@
-"""``python -m fedforget``."""
+"""The entry of ``python -m fedforget``."""
 
 from fedforget.cli import main
 

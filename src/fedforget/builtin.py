@@ -76,8 +76,7 @@ def start_run(
     built, settings = _initial_model(federation, model, weights, source.initial_model())
     wanted = PlanFile(plan, built.described(settings), federation.settings(), b"", built.structure)
     if exists:
-        with run_directory.reading(path, only_idle=False) as run:
-            require_same(run, wanted, source, without)
+        require_same(path, wanted, source, without)
     elif enrolments:
         create_remote_run(path, wanted, built, source, enrolments)
     else:

@@ -16,7 +16,7 @@ from fedforget.algorithm.seeds import SeedSource
 from fedforget.data.federated import FederatedData
 from fedforget.disk.files import path_of
 from fedforget.disk.lock import RunLock
-from fedforget.errors import InvalidInput, quoted, shown
+from fedforget.errors import InvalidInput
 from fedforget.evidence.rebuild import Rebuilt, rebuild_files
 from fedforget.evidence.receipts.check import ReceiptCheck, require_checked
 from fedforget.evidence.receipts.compare import check_with_run
@@ -28,7 +28,14 @@ from fedforget.requests.lifecycle import AnyBasis, Basis, Receipt, Submission, r
 from fedforget.requests.policy import Policy
 from fedforget.requests.selection import Selection
 from fedforget.session import deferral
-from fedforget.session.arguments import require_callback, require_names, require_text, whole_or_none
+from fedforget.session.arguments import (
+    requests_of,
+    require_callback,
+    require_names,
+    require_text,
+    rounds_to_sample,
+    whole_or_none,
+)
 from fedforget.session.engine import Engine, Model
 from fedforget.session.exporting import export_run
 from fedforget.session.options import RoundOptions
@@ -78,7 +85,7 @@ class Run:
         seeds = SeedSource.of_person(seed)
         self.path = path_of(path, "a run")
         require_names(names)
-        left_out = _requests_of(without, None, None)
+        left_out = requests_of(without, None, None)
         learner = Model.of(model, loss)
         if plan is not None and not isinstance(plan, Plan):
             raise InvalidInput(f"a {type(plan).__name__} is not a plan", hint="give fedforget.Plan(...)")
@@ -86,11 +93,10 @@ class Run:
         self._data = data if isinstance(data, FederatedData) else FederatedData(data, test)
         if plan is not None:
             wanted = PlanFile(plan, learner.described(names[0]), names[1], b"", learner.structure)
-            if not run_directory.is_run(self.path):
-                create_run(self.path, wanted, learner, self._data, seeds, left_out)
+            if run_directory.is_run(self.path):
+                require_same(self.path, wanted, seeds, left_out)
             else:
-                with run_directory.reading(self.path, only_idle=False) as run:
-                    require_same(run, wanted, seeds, left_out)
+                create_run(self.path, wanted, learner, self._data, seeds, left_out)
         file = PlanFile.read(self.path)
         self.plan = file.plan
         self._engine = Engine.of_run(file, self.path, learner, self._data, workforce)
@@ -141,7 +147,7 @@ class Run:
         one month from now). ``recompute_all`` and ``accept_mixed``: as for ``train``.
         """
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
-        wanted = [] if new_seed and requests is None and client is None else _requests_of(requests, client, sample)
+        wanted = [] if new_seed and requests is None and client is None else requests_of(requests, client, sample)
         submission = Submission.of(tuple(wanted), basis, deadline=deadline, key=idempotency_key, new_seed=new_seed)
         if defer and (receipts := deferral.handed_in(self.path, submission)) is not None:
             return receipts
@@ -153,7 +159,7 @@ class Run:
 
     def preview(self, requests: Iterable[Request] | Request) -> ForgettingCost[float]:
         """Return the a-priori cost of forgetting: from the plan and sizes alone, never from the draws."""
-        wanted = _requests_of(requests, None, None)
+        wanted = requests_of(requests, None, None)
         with run_directory.reading(self.path, only_idle=False) as run:
             return preview(run, wanted)
 
@@ -199,7 +205,7 @@ class Run:
         """
         options = RoundOptions.of(on_round, eval_every, recompute_all=recompute_all, accept_mixed=accept_mixed)
         require_basis(basis)
-        wanted = _requests_of(targets, None, None)
+        wanted = requests_of(targets, None, None)
         seeds = SeedSource.of_person(seed)
         with self._session(options) as session:
             return session.add(wanted, returning=returning, seeds=seeds, basis=basis)
@@ -277,7 +283,7 @@ class Run:
         """Compare a receipt from ``read_receipt`` with this run, and replay the rounds recomputed for it."""
         require_checked(found)
         require_callback(on_round)
-        most = _rounds_to_sample(sample_rounds)
+        most = rounds_to_sample(sample_rounds)
         with run_directory.reading(self.path) as run:
             check_with_run(found, run, self._engine, most, on_round)
         return found
@@ -313,33 +319,3 @@ class Run:
     def _session_on(self, run: OpenRun, options: RoundOptions) -> AbstractContextManager[Session]:
         self._engine.model.require_of(run.file, run.path)  # the module may have changed since it was given
         return Session.on(run, lambda: self._engine, options)
-
-
-def _rounds_to_sample(given: int | None) -> int | None:
-    most = whole_or_none(given, "sample_rounds")
-    if most is not None and most < 0:
-        raise InvalidInput(
-            f"{shown(most)} rounds cannot be replayed", hint="give sample_rounds from 0, or leave it out"
-        )
-    return most
-
-
-def _requests_of(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
-    if (requests is None) == (client is None) or (sample is not None and client is None):
-        raise InvalidInput("name exactly one thing to forget", hint="give a client, a client and a sample, or a batch")
-    if requests is None:
-        return [Request(client, sample)]
-    if isinstance(requests, Request):
-        return [requests]
-    if not isinstance(requests, Iterable):
-        raise InvalidInput(
-            f"{quoted(requests)} is not a request", hint="give fedforget.Request(client, sample), or several"
-        )
-    try:
-        chosen = list(requests)
-    except TypeError as error:  # of a tensor without dimensions
-        raise InvalidInput(f"{quoted(requests)} is not a request", hint="give fedforget.Request(...)") from error
-    for request in chosen:
-        if not isinstance(request, Request):
-            raise InvalidInput(f"{quoted(request)} is not a request", hint="give fedforget.Request(client, sample)")
-    return list(dict.fromkeys(chosen))

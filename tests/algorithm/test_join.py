@@ -77,7 +77,7 @@ def test_joining_is_learning_with_the_data_from_the_beginning(
     assert history(server) == reference_history(world, plan, seed, plan.rounds)
 
 
-def test_what_is_there_already_joins_without_effect() -> None:
+def test_adding_present_data_has_no_effect() -> None:
     server = learned(WORLD, PLAN, 1, 4)
     before, commitments = view(server), dict(clients_of(server).commitments())
     again = Newcomer(0, SeedSource("another").client(0), ((0, b""), (2, b"")))

@@ -197,7 +197,7 @@ def test_the_four_numbers_are_whole_and_from_1(field, value):
 
 
 @pytest.mark.parametrize("keep", ["all", "", 0, -2, True, 1.5, None])
-def test_an_unknown_way_to_keep_models_is_refused(keep):
+def test_unknown_keep_option_is_refused(keep):
     with pytest.raises(PlanRefused, match="cannot keep models"):
         Plan(1, 1, 1, 1, keep=keep)
 

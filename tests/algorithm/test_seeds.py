@@ -38,7 +38,7 @@ def test_commitment_is_the_digest_of_nonce_and_seed() -> None:
 
 
 @pytest.mark.parametrize("given", [7.0, True, np.bool_(False), [7], object()])
-def test_what_only_looks_like_a_number_is_no_seed(given: Any) -> None:
+def test_number_like_value_raises_invalid_input(given: Any) -> None:
     with pytest.raises(InvalidInput, match="cannot be a seed"):
         SeedSource.of_person(given)
 

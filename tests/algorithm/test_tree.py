@@ -129,7 +129,7 @@ def test_subtrees_join_to_one_tree(leaves: Leaves, depth: int) -> None:
     ],
     ids=["too full", "twice", "lengths", "elsewhere", "too deep", "short label"],
 )
-def test_what_no_tree_has_is_refused(path: Path, problem: str) -> None:
+def test_malformed_path_is_refused(path: Path, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         path.root(bytes(32))
 

@@ -142,9 +142,7 @@ def half_trained(path: Path) -> Run:
     ],
     ids=["train", "recompute", "forget", "new seed", "add", "verify"],
 )
-def test_what_computes_rounds_reads_every_book_before_anything_changes(
-    tmp_path: Path, command: Callable[[Run], object]
-) -> None:
+def test_commands_that_compute_read_every_book_before_changes(tmp_path: Path, command: Callable[[Run], object]) -> None:
     run = half_trained(tmp_path / "run")
     for book in BOOKS:
         whole = damage(run.path / book)

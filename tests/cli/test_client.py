@@ -184,13 +184,23 @@ def test_audit_with_an_opening(state: Path, place: Path) -> None:
     refused(3, "invalid-input", "client", "audit", place / "plan.toml", *told, "--sample", "s1", "--rounds", "1")
 
 
+def test_audit_without_the_plan_file_names_it_as_unreadable(state: Path, place: Path) -> None:
+    good(*on(state, "receipt", "--opening", place / "opening.json"))
+    status = good_json(*on(state, "status"))
+    told = ("--commitment", status["commitment"], "--root", status["root"], "--plan", place / "none.toml")
+    error = refused(
+        3, "invalid-input", "client", "audit", place / "opening.json", *told, "--sample", "1", "--rounds", "1"
+    )
+    assert error["message"].startswith(f"cannot read {place / 'none.toml'}: No such file")
+
+
 @pytest.mark.parametrize("command", ["status", "leave", "sync", "receipt"])
 def test_directory_of_no_client_is_refused(place: Path, command: str) -> None:
     refused(3, "no-such-run", *on(place, command))
     assert call(*on(place / "nowhere", command)).code == 3
 
 
-def test_lost_seed_is_told_with_the_ways_out(state: Path) -> None:
+def test_lost_seed_error_names_remedies(state: Path) -> None:
     (state / "client.book").unlink()
     error = refused(6, "run-damaged", *on(state, "status"))
     assert "restore the whole state directory" in error["hint"]

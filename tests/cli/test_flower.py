@@ -63,7 +63,7 @@ def test_every_command_that_computes_gives_the_state_of_one_process(runs: tuple[
     assert good_json("verify", runs[0], *ON_FLOWER)["ok"]
 
 
-def test_bytes_are_told_for_every_command_and_are_none_where_nothing_is_computed(runs: tuple[Path, Path]) -> None:
+def test_json_reports_bytes_for_every_command_and_none_without_computing(runs: tuple[Path, Path]) -> None:
     flower, inline = runs
     trained = good_json("train", "--out", flower.with_name("again"), *PLAN, *ON_FLOWER)
     model = 4 * (64 * 64 + 64 + 64 * 10 + 10)

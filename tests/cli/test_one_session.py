@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.disk.database import Database
 from fedforget.disk.lock import RunLock
 from fedforget.federation.local import LocalFederation

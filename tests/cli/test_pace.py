@@ -13,7 +13,7 @@ class Clock:
         return self.now
 
 
-def test_rate_and_time_left_count_from_where_it_was_first_seen() -> None:
+def test_rate_and_time_left_count_from_the_first_report() -> None:
     clock = Clock()
     pace = Pace("round", 1000, clock)
     assert pace.text() == ""

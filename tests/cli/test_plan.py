@@ -17,7 +17,8 @@ from fedforget.cli.plan_text import size
 from fedforget.cli.planning import DIGITS_MLP_BYTES
 from fedforget.disk.database import Database
 from fedforget.disk.pages import PAGE
-from fedforget.planner.costs import Withdrawal, client_bound, forgetting_cost, sample_bound
+from fedforget.planner.costs import client_bound, forgetting_cost, sample_bound
+from fedforget.planner.round_law import Withdrawal
 from fedforget.planner.storage import (
     CLIENT_ENTRY,
     SAMPLE_ENTRY,

@@ -27,7 +27,7 @@ import torch
 from torch import nn
 
 from fedforget import LocalOptimizer, Plan, Run
-from fedforget.disk import database
+from fedforget.disk import connections
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError, StorageFailed, TrainingFailed
 from fedforget.session import engine as engine_module
@@ -206,7 +206,7 @@ def in_trouble(trouble: Trouble, root: Path) -> Iterator[None]:
         for name in ("open", "fsync", "replace", "unlink", "mkdir", "rmdir"):
             patch.setattr(os, name, refusing(name, getattr(os, name)))
         patch.setattr(os, "fdopen", lambda *arguments: HalfWritten(real_fdopen(*arguments), trouble))
-        patch.setattr(database, "_connection", connecting(trouble))
+        patch.setattr(connections, "_opened", connecting(trouble))
         yield
 
 

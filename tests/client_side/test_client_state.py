@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +16,14 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.tree import labels_of
 from fedforget.client_side import ClientState
-from fedforget.client_side.directory import reading
+from fedforget.client_side.directory import reading, writing
 from fedforget.client_side.enrolment import Enrolment
+from fedforget.client_side.enrolment_files import read_enrolments
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
+from fedforget.client_side.own_receipts import signed_receipt
 from fedforget.client_side.sync import contents_of
+from fedforget.disk.database import Database
 from fedforget.errors import (
     FedForgetError,
     InvalidInput,
@@ -71,7 +74,7 @@ def test_secrets_come_from_the_given_seed_or_from_the_system(tmp_path: Path) -> 
 
 
 def test_state_directory_is_made_once(state: ClientState, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="is the state directory of a client already"):
+    with pytest.raises(InvalidInput, match="is already the state directory of a client"):
         ClientState.init(state.path, "c", samples_of([1]))
     (tmp_path / "letter.txt").write_text("dear")
     mode = tmp_path.stat().st_mode
@@ -115,7 +118,7 @@ def test_altered_identity_is_refused(state: ClientState, change: Any, error: typ
 # ---------------------------------------------------------------------------------------------------------- enrolment
 
 
-def test_enrolment_says_who_the_client_is_and_nothing_secret(state: ClientState) -> None:
+def test_enrolment_holds_public_fields_and_no_secret(state: ClientState) -> None:
     data = state.enrolment()
     found, opening = Enrolment.parsed(data), state.opening()
     assert (found.client, found.commitment, found.root) == ("c", opening.seed.commitment, opening.root())
@@ -136,6 +139,12 @@ def test_altered_enrolment_is_refused(state: ClientState, change: dict[str, Any]
     raw = json.loads(state.enrolment()) | change
     with pytest.raises(InvalidInput, match="not an enrolment"):
         Enrolment.parsed(json.dumps(raw).encode())
+
+
+def test_enrolment_file_that_is_too_large_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "e.json").write_bytes(b" " * (2**16 + 1))
+    with pytest.raises(InvalidInput, match=r"e\.json is not an enrolment of a client: it has more than"):
+        read_enrolments([tmp_path / "e.json"])
 
 
 def test_enrolment_cannot_be_claimed_with_another_key(life: Deployment, state: ClientState) -> None:
@@ -161,7 +170,7 @@ def test_request_is_durable_and_idempotent(state: ClientState) -> None:
     assert (waiting.basis, waiting.deadline) == ("unknown", "2999-01-31T23:59:59.999+00:00")
 
 
-def test_unknown_sample_refuses_all_and_says_where_to_look(state: ClientState) -> None:
+def test_unknown_sample_refuses_all_and_hints_at_the_list(state: ClientState) -> None:
     with pytest.raises(UnknownTarget, match="there is no sample 99 of client c") as caught:
         state.forget([1, 99])
     assert "fedforget client sync --dry-run" in caught.value.hint
@@ -226,6 +235,33 @@ def test_receipt_is_superseded_by_the_next_erasure_and_earlier_roots_stay_as_mac
                    for path in state.path.iterdir() if path.is_file())  # fmt: skip
     with reading(state.path) as opened:
         assert found["predicate"]["root_mac"] == opened.record.pseudonyms.mac("data root", bytes.fromhex(root)).hex()
+
+
+def test_receipt_reads_as_many_rows_however_long_the_history(
+    life: Deployment, state: ClientState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    [first] = state.forget(["x"])
+    life.meet()
+    read_rows, rows = [], Database.rows
+
+    def counted(self: Database, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        found = rows(self, sql, values)
+        read_rows.append(len(found))
+        return found
+
+    def rows_for_the_receipt() -> int:
+        with reading(state.path) as opened, monkeypatch.context() as patch:
+            patch.setattr(Database, "rows", counted)
+            read_rows.clear()
+            signed_receipt(opened, first.id)
+        return sum(read_rows)
+
+    before = rows_for_the_receipt()
+    with writing(state.path) as opened:
+        for number in range(100):
+            opened.begin_writing()
+            opened.record.note(("learner renamed", {"compared": number}))
+    assert rows_for_the_receipt() == before
 
 
 def test_altered_receipt_does_not_verify(life: Deployment, state: ClientState) -> None:

@@ -109,7 +109,7 @@ def test_life_ends_in_the_states_of_one_process_and_of_one_that_never_had_the_da
         }
 
 
-def test_digests_of_notes_and_roots_that_are_told_are_those_of_what_the_client_holds(tmp_path: Path) -> None:
+def test_reported_digests_and_roots_are_those_of_the_clients_files(tmp_path: Path) -> None:
     lived = Deployment(tmp_path, WORLD)
     lived.learn(6)
     lived.meet()

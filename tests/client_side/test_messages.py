@@ -59,7 +59,7 @@ def train(state: ClientState, round_: int, epoch: int = 0, **changes: str) -> Pa
 # --------------------------------------------------------------------------------------------- again, late, elsewhere
 
 
-def test_round_that_is_asked_for_again_has_the_same_answer_and_notes(state: ClientState) -> None:
+def test_repeated_round_has_the_same_answer_and_notes(state: ClientState) -> None:
     first = train(state, 1)
     before = files(state)
     again = train(state, 1)
@@ -80,7 +80,7 @@ def test_message_of_an_earlier_epoch_is_refused_after_a_restart(state: ClientSta
     assert state.status().epoch == 5
 
 
-def test_late_messages_of_an_epoch_take_nothing_away_after_a_restart(state: ClientState) -> None:
+def test_late_messages_of_an_epoch_change_nothing_after_a_restart(state: ClientState) -> None:
     train(state, 1)
     train(state, 2)
     before = files(state)
@@ -92,7 +92,7 @@ def test_late_messages_of_an_epoch_take_nothing_away_after_a_restart(state: Clie
     assert "error" not in train(state, 1, 1).body
 
 
-def test_removal_that_is_asked_for_again_changes_nothing(life: Deployment, state: ClientState) -> None:
+def test_repeated_removal_changes_nothing(life: Deployment, state: ClientState) -> None:
     life.learn(6)
     state.forget([1])
     asked = parcels.request(RUN, life.epoch.now(), parcels.REMOVE, "c", samples=[_withdrawal(state)])
@@ -170,7 +170,7 @@ def test_plan_with_another_commitment_of_the_server_is_kept(state: ClientState) 
         assert client.plan_file.server_commitment == bytes.fromhex("11" * 32)
 
 
-def test_client_without_a_plan_says_so_and_keeps_to_the_run_that_brings_one(tmp_path: Path) -> None:
+def test_client_without_plan_refuses_and_joins_the_first_run(tmp_path: Path) -> None:
     state = ClientState.init(tmp_path / "c", "c", samples_of([1, 2]))
     asked = parcels.request("other", 7, parcels.PRESENCE, None)
     assert answer(state, asked).body["plan"] is None
@@ -181,7 +181,7 @@ def test_client_without_a_plan_says_so_and_keeps_to_the_run_that_brings_one(tmp_
     assert "error" not in train(state, 1).body
 
 
-def test_client_that_left_answers_what_it_must(life: Deployment, state: ClientState) -> None:
+def test_erased_client_still_answers_presence_and_done(life: Deployment, state: ClientState) -> None:
     state.leave()
     life.meet()
     assert ask(state, parcels.PRESENCE, 99).body["gone"] is True
@@ -199,7 +199,7 @@ def test_erasure_of_the_client_by_the_server_has_a_record_here(life: Deployment,
     assert [each.state for each in state.receipts()] == [Stage.PURGED]
 
 
-def test_erasure_of_the_client_covers_what_waits(life: Deployment, state: ClientState) -> None:
+def test_erasure_of_the_client_covers_pending_requests(life: Deployment, state: ClientState) -> None:
     state.forget([1])
     state.sync({**samples_of([0, 1, 2, 3, "x"]), **samples_of(["new"])})
     ask(state, parcels.REMOVE, 9, samples=None)
@@ -208,7 +208,7 @@ def test_erasure_of_the_client_covers_what_waits(life: Deployment, state: Client
     assert state.status().arriving == 0
 
 
-def test_client_that_left_has_nothing_unfinished(life: Deployment, state: ClientState) -> None:
+def test_erased_client_has_nothing_unfinished(life: Deployment, state: ClientState) -> None:
     """Also not a withdrawal that was removed and never called done."""
     state.forget([1])
     ask(state, parcels.REMOVE, 9, samples=[_withdrawal(state)])
@@ -226,7 +226,7 @@ def test_client_that_left_has_nothing_unfinished(life: Deployment, state: Client
 # --------------------------------------------------------------------------------------------------- two processes
 
 
-def test_second_process_is_refused_and_a_request_made_meanwhile_is_not_lost(state: ClientState) -> None:
+def test_second_process_is_refused_and_its_request_goes_to_the_inbox(state: ClientState) -> None:
     inside, outside = os.pipe()
     pid = os.fork()
     if not pid:  # an orphaned ClientApp that still works
@@ -257,7 +257,7 @@ def test_second_process_is_refused_and_a_request_made_meanwhile_is_not_lost(stat
 # ------------------------------------------------------------------------------------------- lost and damaged state
 
 
-def test_lost_book_is_named_with_the_two_ways_out(state: ClientState) -> None:
+def test_lost_book_error_names_both_remedies(state: ClientState) -> None:
     (state.path / "client.book").unlink()
     for found in (error_of(train(state, 1)), error_of(ask(state, parcels.PRESENCE, 0))):
         assert (found.code, "the seed of client c is lost" in found.message) == ("run-damaged", True)
@@ -333,7 +333,7 @@ def test_round_in_another_environment_is_refused_unless_the_server_accepts_a_mix
     assert "error" not in answer(state, asked, lambda _: learning(torch="3")).body
 
 
-def test_environment_goes_with_the_rounds_that_it_trained(state: ClientState) -> None:
+def test_environment_is_dropped_with_its_rounds(state: ClientState) -> None:
     train(state, 1)
     ask(state, parcels.REWIND, 1, rounds_done=0)
     assert standing_in(train(state, 3, 1, torch="3"), "c").environment["torch"] == "3"
@@ -384,7 +384,7 @@ def test_learner_is_built_only_to_compute(state: ClientState) -> None:
         assert "error" not in answer(state, parcels.request(RUN, 0, kind, "c", **fields), never).body
 
 
-def test_party_can_be_had_alone(state: ClientState) -> None:
+def test_party_works_without_a_server(state: ClientState) -> None:
     with open_client(state.path) as client:
         found = client.party(learning(), RUN, PLAN).answer(parcels.request(RUN, 0, parcels.TRAIN, "c", MODEL, round=1))
     assert found.model is not None

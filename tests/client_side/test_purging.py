@@ -59,19 +59,19 @@ def digests() -> dict[Id, bytes]:
 CONTENTS = digests()
 
 
-def test_search_finds_what_is_there(life: Deployment) -> None:
+def test_search_finds_present_markers(life: Deployment) -> None:
     life.learn(6)
     assert traces(life, SECRET) >= {"client.book", "uses.db"}
 
 
-def test_request_that_waits_is_encrypted(life: Deployment) -> None:
+def test_pending_request_is_encrypted(life: Deployment) -> None:
     life.learn(6)
     life.clients["ward-7"].forget(SECRET)
     assert traces(life, SECRET) == {"client.book", "uses.db"}  # and not record.db
 
 
 @pytest.mark.parametrize("way", ["forget", "sync", "one by one", "leave"])
-def test_nothing_is_left_of_what_is_purged(life: Deployment, way: str) -> None:
+def test_purged_data_leave_no_trace(life: Deployment, way: str) -> None:
     state, erased = life.clients["ward-7"], SECRET
     life.learn(6)
     if way == "forget":
@@ -125,7 +125,7 @@ def test_dropped_addition_leaves_nothing(life: Deployment) -> None:
         assert found.record.arriving() == {}
 
 
-def test_record_of_a_client_that_left_still_finds_its_receipt(life: Deployment) -> None:
+def test_record_of_erased_client_still_finds_its_receipt(life: Deployment) -> None:
     state = life.clients["ward-7"]
     state.leave()
     life.meet()

@@ -53,7 +53,7 @@ def test_differences_are_found_and_dry_run_changes_nothing(state: ClientState) -
     assert {path.name: path.read_bytes() for path in state.path.iterdir()} == before
     with pytest.raises(NotConfirmed, match="2 of 150 samples would be erased, more than 1 %"):
         state.sync(data)
-    with pytest.raises(NotConfirmed, match="2 samples would be erased, and 3 are confirmed"):
+    with pytest.raises(NotConfirmed, match="2 samples would be erased, but --confirm says 3"):
         state.sync(data, confirm=3)
     done = state.sync(data, confirm=2, basis="exogenous")
     assert [(each.level, each.sample, each.basis) for each in done.receipts] == [
@@ -76,7 +76,7 @@ def test_second_sync_of_the_same_data_asks_for_nothing_more(state: ClientState) 
     assert (len(state.receipts()), state.status().arriving) == (1, 2)
 
 
-def test_other_content_joins_only_after_what_it_replaces_has_gone(state: ClientState) -> None:
+def test_changed_content_joins_after_the_old_content_is_erased(state: ClientState) -> None:
     state.sync(samples({**samples_of([7], version=1)}))
     assert standing_in(ask(state, parcels.PRESENCE), "c").additions == ()
     state.sync(samples({**samples_of([7], version=1), "new": samples_of(["new"])["new"]}))
@@ -86,7 +86,7 @@ def test_other_content_joins_only_after_what_it_replaces_has_gone(state: ClientS
     assert state.opening().contents.keys() == {*range(150), "new"}
 
 
-def test_content_that_changes_again_replaces_the_addition_that_waits(state: ClientState, life: Deployment) -> None:
+def test_second_change_of_content_replaces_the_pending_addition(state: ClientState, life: Deployment) -> None:
     state.sync(samples(samples_of([7], version=1)))
     state.sync(samples(samples_of([7], version=2)))
     life.meet()
@@ -94,9 +94,7 @@ def test_content_that_changes_again_replaces_the_addition_that_waits(state: Clie
     assert len(state.receipts()) == 1
 
 
-def test_sample_that_was_erased_and_is_still_in_the_data_does_not_come_back_by_itself(
-    state: ClientState, life: Deployment
-) -> None:
+def test_erased_sample_in_the_data_is_added_only_with_returning(state: ClientState, life: Deployment) -> None:
     state.forget([7])
     for _ in range(2):  # while it waits, and after it was carried out
         assert counts(state.sync(samples()).found)[:3] == ((), (), ())
@@ -184,7 +182,7 @@ def test_retry_with_the_same_key_returns_the_same_requests(state: ClientState, l
     assert [(each.id, each.state) for each in done.receipts] == [(each.id, "purged") for each in first.receipts]
     with pytest.raises(InvalidInput, match="was used for other requests"):
         state.sync(samples(without=(1, 2, 3)), confirm=1, idempotency_key="k")
-    with pytest.raises(NotConfirmed, match="0 samples would be erased, and 2 are confirmed"):
+    with pytest.raises(NotConfirmed, match="0 samples would be erased, but --confirm says 2"):
         state.sync(data, confirm=2, idempotency_key="another")
 
 

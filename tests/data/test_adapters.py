@@ -68,7 +68,7 @@ def test_samples_are_read_only_when_they_are_used() -> None:
     assert read == [2]
 
 
-def test_what_does_not_fit_together_is_refused() -> None:
+def test_inputs_of_unequal_length_are_refused() -> None:
     with pytest.raises(InvalidInput, match="24 rows"):
         from_arrays(X, Y[:3], clients=OWNERS)
     with pytest.raises(InvalidInput, match="ids"):

@@ -169,7 +169,7 @@ def test_own_test_samples_belong_to_clients_of_the_federation_only(writers: Path
 
 
 @pytest.mark.parametrize("sample", [110, -1, "x", 2**62])
-def test_a_sample_that_is_not_there_is_named(writers: Path, sample: int | str) -> None:
+def test_missing_sample_is_named(writers: Path, sample: int | str) -> None:
     with pytest.raises(DataChanged, match=f"sample {sample} of client f0001_07 is missing"):
         natural(writers).sample("f0001_07", sample)
 

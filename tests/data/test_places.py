@@ -59,7 +59,7 @@ def test_notes_that_cannot_be_read_are_no_error(tmp_path: Path, content: str) ->
     assert json.loads(notes.read_text())["mnist"] == str(tmp_path / "given")
 
 
-def test_what_is_nowhere_says_where_it_was_looked_for_and_what_to_do(
+def test_missing_dataset_error_lists_searched_places_and_remedy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path / "variable"))

@@ -107,7 +107,7 @@ def test_other_ids_are_taken_one_by_one(owners: Any) -> None:
 
 
 @pytest.mark.parametrize("owners", [[True, False], [-1, 0], np.array([0.0, 1.0]), np.array([2**63, 1])])
-def test_what_is_no_integer_id_is_none_in_a_table_either(owners: Any) -> None:
+def test_non_integer_id_is_refused_in_a_table(owners: Any) -> None:
     x, y = arrays(2, (1,), np.float32, np.int64)
     with pytest.raises(FedForgetError, match="cannot be the id"):
         FederatedData(from_arrays(x, y, clients=owners))

@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.client_side import ClientState, own_data
+from fedforget.client_side import ClientState
 from fedforget.client_side.enrolment import Enrolment
 from fedforget.client_side.identity import Identity
+from fedforget.data.one_client import function_noted, samples_of_function, samples_recorded
 from fedforget.errors import FedForgetError, InvalidInput
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
@@ -30,7 +31,7 @@ from fedforget.training.models import build_model, structure_of_settings
 from fedforget.training.shapes import require_fits
 from tests.client_side.deployment import PLAN
 
-MODEL = {"name": "mlp", "inputs": 4, "hidden": 3, "classes": 2}
+MODEL: dict[str, Any] = {"name": "mlp", "inputs": 4, "hidden": 3, "classes": 2}
 FILE = PlanFile(PLAN, MODEL, {"name": "digits"}, bytes(32), structure_of_settings(MODEL))
 CODE = "def samples(client):\n    return {f's{i}': ([float(i)] * WIDTH, i % 2) for i in range(6)}\n"
 
@@ -41,7 +42,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.module = folder, f"mine_{folder.name.replace('-', '_')}"
         self.write(5)
-        self.state = ClientState.init(folder / "c", 7, self.samples(), dataset=own_data.noted(self.name))
+        self.state = ClientState.init(folder / "c", 7, self.samples(), dataset=function_noted(self.name, folder))
 
     @property
     def name(self) -> str:
@@ -53,7 +54,10 @@ class Place:
         (self.folder / f"{self.module}.py").write_text(code)
 
     def samples(self) -> Any:
-        return own_data.samples_of(self.name, 7, str(self.folder))
+        return samples_of_function(self.name, 7, self.folder)
+
+    def recorded(self) -> Any:
+        return samples_recorded(Identity.read(self.state.path).dataset, 7, self.state.path, hint="")
 
     def enrolled(self) -> EnrolledClient:
         found = Enrolment.parsed(self.state.enrolment())
@@ -77,7 +81,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 def test_module_is_found_from_any_working_directory(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir("/")
     sys.modules.pop(place.module)
-    found = own_data.noted_samples(Identity.read(place.state.path).dataset, 7)
+    found = place.recorded()
     assert sorted(found) == [f"s{number}" for number in range(6)]
 
 
@@ -85,7 +89,7 @@ def test_missing_module_is_an_error_that_names_where_to_put_it(place: Place) -> 
     sys.modules.pop(place.module)
     (place.folder / f"{place.module}.py").unlink()
     with pytest.raises(InvalidInput, match="there is no module") as refused:
-        own_data.noted_samples(Identity.read(place.state.path).dataset, 7)
+        place.recorded()
     assert "PYTHONPATH" in refused.value.hint
     assert str(place.folder) in refused.value.hint
 

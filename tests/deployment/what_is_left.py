@@ -129,6 +129,7 @@ def after_a_simulation() -> dict[str, Any]:
         how = ("--federation", "flower-simulation")
         command = [sys.executable, "-m", "fedforget"]
         plan = [*map(str, PLAN), "--clients", "4", "--seed", "5"]
+        old = set[bytes]()
         for arguments in (["train", "--out", str(run), *plan], ["forget", str(run), "--client", "1"]):
             old = {tensor for model in _models(run) for tensor in tensors_of(model)}
             subprocess.run(

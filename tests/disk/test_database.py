@@ -197,7 +197,7 @@ def test_database_locked_by_another_program_raises_storage_failed(
 
 
 @pytest.mark.parametrize("beyond", [5000, 2**17])
-def test_log_that_says_more_than_both_files_hold_is_damage(tmp_path: Path, beyond: int) -> None:
+def test_log_with_more_frames_than_the_files_is_damage(tmp_path: Path, beyond: int) -> None:
     """Otherwise a few kilobytes could take a gigabyte of memory."""
     database = Database(tmp_path / "x.db", SCHEMA, create=True)
     database.close_canonical()

@@ -19,7 +19,7 @@ def keys(tmp_path: Path) -> KeyFile:
     return made
 
 
-def test_what_is_encrypted_is_read_by_the_next_process(keys: KeyFile) -> None:
+def test_next_process_decrypts_what_the_first_encrypted(keys: KeyFile) -> None:
     key = keys.take()
     sealed = keys.encrypt(key, b"ward 7", "request 1")
     assert b"ward 7" not in sealed
@@ -56,7 +56,7 @@ def test_key_is_never_taken_twice(keys: KeyFile) -> None:
     assert len({keys.take() for _ in range(9)}) == 9
 
 
-def test_keeping_what_is_used_writes_nothing_if_nothing_goes(keys: KeyFile) -> None:
+def test_keeping_all_used_keys_writes_nothing(keys: KeyFile) -> None:
     before = keys.path.stat().st_ino
     keys.keep_only([])
     key = keys.take()

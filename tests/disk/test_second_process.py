@@ -47,7 +47,7 @@ def failing(number: int, parent: int) -> bytes:
 
 
 @pytest.mark.parametrize("act", [dying, failing])
-def test_first_process_makes_what_a_second_one_that_died_has_not(act: Callable[[int, int], bytes]) -> None:
+def test_first_process_takes_over_from_a_dead_second_one(act: Callable[[int, int], bytes]) -> None:
     parent = os.getpid()
     found = list(made(lambda number: act(number, parent), NUMBERS, helped=True))
     assert found == [(number, data(number)) for number in NUMBERS]

@@ -67,9 +67,7 @@ def test_missing_file_and_system_without_starts_have_no_signature(door: Door, mo
     assert settled_signature(door, "file") is None
 
 
-def test_waiting_for_the_clock_does_not_look_at_the_file_again_and_again(
-    door: Door, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_waiting_for_the_clock_does_not_poll_the_file(door: Door, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tests that kill at every touch of the disk need a number of touches that does not depend on the time."""
     changed, looks, really = (door.path / "file").stat().st_ctime_ns, list[str](), Door.status
     ticks = iter([changed] * 5 + [changed + 1] * 5)

@@ -19,23 +19,22 @@ from fedforget.evidence.laws import (
     Law,
     Oracle,
     enumerate_orders,
-    law_after_forgetting,
-    law_of_learning,
     stored_history,
     symbolic_server,
     textbook_law,
     total_variation,
 )
 from fedforget.planner.costs import (
-    Withdrawal,
     client_bound,
     exact_forgetting_cost,
     expected_stream_cost,
     forgetting_cost,
     sample_bound,
 )
+from fedforget.planner.round_law import Withdrawal
 from tests.errata import printed
 from tests.errata.printed import Setting, World, law_of, learn_then_forget, without
+from tests.evidence.laws import law_after_forgetting, law_of_learning
 from tests.mutants import variants
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "errata.md"

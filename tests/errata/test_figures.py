@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal, client_change
 from tests.errata.test_errata import check
 
 MNIST = {"clients": 300, "clients_per_round": 5, "batch_size": 10, "local_steps": 10, "rounds": 30}

@@ -31,8 +31,6 @@ from fedforget.evidence.laws import (
     Oracle,
     World,
     enumerate_orders,
-    law_after_forgetting,
-    law_of_learning,
     remaining_world,
     textbook_law,
     total_variation,
@@ -45,6 +43,7 @@ from fedforget.store.client_store import ClientStore
 from fedforget.store.model_files import ModelFiles
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
+from tests.evidence.laws import law_after_forgetting, law_of_learning
 from tests.helpers import HistoryIsTheModel, scratch
 
 WORDS: World = {"a": ("x", "y"), "b": ("x",)}

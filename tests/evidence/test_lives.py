@@ -10,8 +10,9 @@ import pytest
 
 from fedforget.algorithm import join
 from fedforget.algorithm.forget import Request, apply
+from fedforget.evidence.case import Case, prove
 from fedforget.evidence.lives import Add, Arrive, Cancel, Defer, Forget, Learn, RunPending, world_after
-from fedforget.evidence.worlds import STANDARD, Case, prove
+from fedforget.evidence.worlds import STANDARD
 from fedforget.requests.lifecycle import Stage
 from fedforget.requests.processor import Processor
 

@@ -109,7 +109,7 @@ def test_sample_of_a_client_that_leaves_in_the_same_batch_is_absent_with_it(run:
         assert (found.absence_shown, found.presence_shown, found.opened) == (True, True, True)
 
 
-def test_client_whose_last_sample_went_is_absent_itself(run: Run) -> None:
+def test_emptied_client_is_absent_from_the_tree(run: Run) -> None:
     targets = [Request(SMALLEST, sample) for sample in DATA[SMALLEST]]
     requests = erase(run, *targets)
     for target, request in zip(targets, requests, strict=True):
@@ -321,7 +321,7 @@ def test_altered_leaves_are_damage(run: Run) -> None:
 # Openings
 
 
-def test_after_forget_record_only_what_was_handed_out_opens_a_receipt(run: Run) -> None:
+def test_after_forget_record_only_earlier_openings_open_a_receipt(run: Run) -> None:
     (request,) = erase(run, Request(3, 1))
     archived = file_of(run, run.signed_receipt(request))
     opening = file_of(run, open_target(run.path, request, Request(3, 1)).as_dict(), "opening.json")

@@ -535,7 +535,7 @@ def test_receipts_issued_before_later_erasures_still_verify(run: Run) -> None:
     assert checked(run, run.signed_receipt(list(before)[-1]), sample_rounds=0).ok
 
 
-def test_a_record_that_forgot_itself_keeps_its_receipts_and_no_names(run: Run) -> None:
+def test_forgotten_record_keeps_receipts_without_names(run: Run) -> None:
     envelope = run.signed_receipt(ids(run)[-1])
     pseudonym = statement_of(envelope)["predicate"]["request"]["pseudonym"]
     run.forget_record()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedforget.evidence.worlds import STANDARD, prove, prove_all
+from fedforget.evidence.case import prove
+from fedforget.evidence.worlds import STANDARD, prove_all
 
 
 def test_standard_worlds_are_those_written_down() -> None:

@@ -10,8 +10,10 @@ from fedforget.experiments import efficiency, requests, simulate
 from fedforget.experiments.cells import Choice
 from fedforget.experiments.family import FALSE_ALARM, Point, judge, law_of_time, pooled
 from fedforget.experiments.rows import COLUMNS
+from fedforget.experiments.simulate import Whole
 from fedforget.experiments.tables import family_of
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal, client_change
 
 WORLD = {"clients": 630, "clients_per_round": 12, "batch_size": 60, "local_steps": 100, "rounds": 50}
 
@@ -62,6 +64,14 @@ def test_the_bound_is_conservative() -> None:
         assert (tails <= level).mean() <= level
 
 
+def last_rounds(slots: Whole, clients: int, count: int) -> Whole:
+    """The last round of every client with K = ``count``; 0 for a client that no slot holds."""
+    last = np.zeros(clients, np.int64)
+    for slot in range(count):
+        np.maximum.at(last, slots[:, slot], np.arange(1, len(slots) + 1))
+    return last
+
+
 def test_counting_from_the_last_use_is_caught() -> None:
     """The published client-level times count from the last use; the family test notices."""
     clients, rounds, local_steps, slots = 630, 50, 100, 12
@@ -73,7 +83,7 @@ def test_counting_from_the_last_use_is_caught() -> None:
         _, variance = law_of_time(float(client_change(clients, slots)), rounds, local_steps)
         for parts, when in (
             (parts_first, simulate.first_rounds(drawn, clients, (slots,))[slots]),
-            (parts_last, simulate.last_rounds(drawn, clients, slots)),
+            (parts_last, last_rounds(drawn, clients, slots)),
         ):
             mean = float(simulate.steps_from_round(when, rounds, local_steps).mean())
             parts.append((clients, mean, theory, variance, float(rounds * local_steps)))

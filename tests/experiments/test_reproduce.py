@@ -98,7 +98,7 @@ def test_a_torn_line_is_dropped_and_its_cell_computed_again(performance: Path, t
     assert content((tmp_path / "performance.csv").read_bytes()) == content(whole)
 
 
-def test_a_killed_command_goes_on(tmp_path: Path) -> None:
+def test_killed_command_resumes(tmp_path: Path) -> None:
     program = [sys.executable, "-m", "fedforget", "reproduce", "efficiency", "--dataset", "shakespeare",
                "--scale", "smoke", "--out", str(tmp_path)]  # fmt: skip
     process = subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=ENVIRONMENT)
@@ -116,7 +116,7 @@ def test_a_killed_command_goes_on(tmp_path: Path) -> None:
     assert found["theory"]["agrees"]
 
 
-def test_report_draws_what_is_there_again(performance: Path, tmp_path: Path) -> None:
+def test_report_redraws_existing_results(performance: Path, tmp_path: Path) -> None:
     (tmp_path / "performance.csv").write_bytes((performance / "performance.csv").read_bytes())
     page = tmp_path / "results.md"
     done = run("report", "--out", str(tmp_path), "--markdown", str(page), "--json")
@@ -126,7 +126,7 @@ def test_report_draws_what_is_there_again(performance: Path, tmp_path: Path) -> 
     assert (tmp_path / "performance-digits.svg").exists()
 
 
-def test_the_forecast_comes_before_the_work(tmp_path: Path) -> None:
+def test_forecast_is_printed_before_computing(tmp_path: Path) -> None:
     done = run("datasets", "--dataset", "mnist", "--scale", "smoke", "--out", str(tmp_path))
     assert "estimate: less than a minute" in done.stderr
 

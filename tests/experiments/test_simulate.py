@@ -102,10 +102,3 @@ def test_a_stream_that_does_not_refill_slots_differs() -> None:
 def test_slot_orders_begin_with_the_drawn_client(slots: Any) -> None:
     orders = simulate.draw_slot_orders(SEEDS, CLIENTS, ROUNDS, 4, 3)
     assert np.array_equal(orders[..., 0], slots)
-
-
-def test_last_rounds_are_never_before_first_rounds(slots: Any) -> None:
-    first, last = simulate.first_rounds(slots, CLIENTS, (3,))[3], simulate.last_rounds(slots, CLIENTS, 3)
-    assert (last >= first).all()
-    assert (last[first == 0] == 0).all()
-    assert (last > first).any()

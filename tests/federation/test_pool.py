@@ -289,7 +289,8 @@ def pool(plan: Plan, memory: ClientsInMemory, learner: LocalLearner, workers: in
 
 def workers_of(federation: LocalFederation) -> list[int]:
     assert isinstance(federation._trainer, WorkerPool)
-    return federation._trainer.worker_processes()
+    workers = (queue.worker for queue in federation._trainer._queues)
+    return [worker.process_id for worker in workers if worker.process_id is not None]
 
 
 def test_of_several_failures_the_first_in_the_order_of_tasks_is_raised() -> None:

@@ -29,8 +29,8 @@ from fedforget.algorithm.plan import Plan, ServerOptimizer
 from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import DataChanged, LearnerDiffers, TrainingFailed
 from fedforget.evidence import laws
+from fedforget.evidence.case import Case, prove
 from fedforget.evidence.laws import Oracle, enumerate_orders, remaining_world, symbolic_server, total_variation
-from fedforget.evidence.worlds import Case, prove
 from fedforget.federation.local import LocalFederation
 from fedforget.run import Run
 from fedforget.store import run_directory

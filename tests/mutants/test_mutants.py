@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from fedforget.algorithm.forget import Request
-from fedforget.evidence.worlds import PAIR, STANDARD, Case
+from fedforget.evidence.case import Case
+from fedforget.evidence.worlds import PAIR, STANDARD
 from tests.mutants import checks, variants
 
 Check = Callable[[], Fraction | int]

@@ -19,7 +19,8 @@ from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
 from fedforget.algorithm.ports import State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.data.federated import ClientData, FederatedData
+from fedforget.data.client_data import ClientData
+from fedforget.data.federated import FederatedData
 from fedforget.errors import TrainingFailed
 from fedforget.federation.local import LocalFederation
 from fedforget.requests import processor

@@ -15,12 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedforget.algorithm.forget import Request
-from fedforget.planner import costs
 from fedforget.planner.costs import (
     ForgettingCost,
-    Withdrawal,
     client_bound,
-    client_change,
     exact_forgetting_cost,
     expected_stream_cost,
     forgetting_cost,
@@ -28,6 +25,7 @@ from fedforget.planner.costs import (
     sample_change,
 )
 from fedforget.planner.geometric import change_within, expected_rounds_redone
+from fedforget.planner.round_law import Training, Withdrawal, client_change, exact_miss, exact_stay
 
 NOTHING = ForgettingCost(0.0, 0.0, 0.0)
 FALSE_ALARM = 1e-6
@@ -126,9 +124,9 @@ def test_every_draw_of_a_tiny_world(losses, setting):
 
 
 def stays(losses: Sequence[Withdrawal], setting: dict[str, int], steps: range) -> list[Fraction]:
-    training = costs.Training(**setting)
-    misses = [costs._exact_miss(loss, training.batch_size) for loss in losses]
-    return [costs._exact_stay([miss**step for miss in misses], training) for step in steps]
+    training = Training(**setting)
+    misses = [exact_miss(loss, training.batch_size) for loss in losses]
+    return [exact_stay([miss**step for miss in misses], training) for step in steps]
 
 
 def test_the_enumeration_tells_wrong_laws_apart():
@@ -225,7 +223,7 @@ def test_a_million_rounds_keep_their_digits():
 def test_many_local_steps_are_the_same_in_pieces(monkeypatch):
     losses, setting = [Withdrawal(9, 2), Withdrawal(9, 2), Withdrawal(7, 1)], world(9, 2, 2, 50, 3)
     whole = forgetting_cost(losses, **setting)
-    monkeypatch.setattr(costs, "_TABLE_CELLS", 30)
+    monkeypatch.setattr("fedforget.planner.round_law._TABLE_CELLS", 30)
     assert close(forgetting_cost(losses, **setting), whole, relative=1e-14)
 
 

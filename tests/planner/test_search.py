@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from fedforget.algorithm.plan import Plan
 from fedforget.errors import PlanRefused
 from fedforget.planner import search
-from fedforget.planner.costs import Withdrawal, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 from fedforget.planner.search import Choice, Limits, Needs, cheapest_plans
 
 

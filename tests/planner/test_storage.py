@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from fedforget.algorithm.plan import Plan, ServerOptimizer
-from fedforget.planner.costs import Withdrawal, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 from fedforget.planner.storage import (
     client_bytes,
     client_forgetting_traffic,

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from fedforget.algorithm.plan import Plan
 from fedforget.planner import windows
-from fedforget.planner.costs import Withdrawal, exact_forgetting_cost
+from fedforget.planner.costs import exact_forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 from fedforget.planner.windows import Requests, in_windows, one_by_one
 
 FALSE_ALARM = 1e-6

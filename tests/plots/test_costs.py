@@ -10,8 +10,9 @@ import pytest
 
 from fedforget.algorithm.plan import Plan
 from fedforget.errors import InvalidInput
-from fedforget.planner.costs import Withdrawal, forgetting_cost, sample_change
+from fedforget.planner.costs import forgetting_cost, sample_change
 from fedforget.planner.geometric import change_within
+from fedforget.planner.round_law import Withdrawal
 from fedforget.plots.costs import _figure, draw_costs, log_ticks
 
 PLAN = Plan(5, 10, 10, 30)

@@ -115,7 +115,7 @@ def test_id_may_have_sixty_four_characters() -> None:
     assert Submission.decode(made.encode()) == made
 
 
-def test_body_of_a_submission_is_what_was_asked_for() -> None:
+def test_submission_body_holds_targets_basis_and_new_seed() -> None:
     first, second = (Submission.of((Request("a", 3),), "exogenous", key="k") for _ in range(2))
     assert first.body() == second.body()
     others = (

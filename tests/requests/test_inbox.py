@@ -127,7 +127,7 @@ def test_submission_that_ends_before_another_begins_is_listed_before_it(tmp_path
     )
 
 
-def _killed_at(call: int, act: Callable[[], None]) -> bool:
+def _killed_at(call: int, act: Callable[[], object]) -> bool:
     """Run ``act`` in a child that is killed before its n-th disk call; return whether it made that many."""
     child = os.fork()
     if child == 0:
@@ -168,7 +168,7 @@ def test_kill_at_any_disk_call_leaves_whole_submissions_in_order(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("failures", "left"), [(0, True), (19, True), (20, False)])
-def test_submission_is_tried_twenty_times_while_the_directory_is_tidied_up(
+def test_submission_is_retried_twenty_times_while_the_inbox_is_cleaned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int, left: bool
 ) -> None:
     """The process at work removes the empty directory between two calls. A submission is never lost silently."""

@@ -736,7 +736,7 @@ def test_receipt_cannot_be_changed_by_its_holder(run: Run) -> None:
         receipt.state = "purged"  # type: ignore[misc]
 
 
-def test_book_finds_what_was_erased_under_a_request(run: Run) -> None:
+def test_book_finds_the_target_that_a_request_erased(run: Run) -> None:
     of_client, of_sample = run.forget([Request(2), Request(3, 1)])
     (waiting,) = run.forget(Request(4), defer=True)
     with run_directory.reading(run.path) as found:

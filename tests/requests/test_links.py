@@ -6,7 +6,7 @@ import hashlib
 
 import pytest
 
-from fedforget.requests.links import BEGINNING, Linker, follow, link, proof, shortcut_of, way
+from fedforget.requests.links import BEGINNING, Linker, follow, link, path_back, proof, shortcut_of
 
 COUNT = 70
 DIGESTS = [hashlib.sha256(bytes([number])).digest() for number in range(COUNT + 1)]
@@ -40,10 +40,10 @@ def test_every_event_follows_every_earlier_one() -> None:
             assert follow(older, HASHES[older], newer, steps(newer, older)) == HASHES[newer]
 
 
-def test_way_has_few_steps() -> None:
+def test_path_has_few_steps() -> None:
     for newer in (2**20 - 1, 2**20, 2**20 + 12345):
         for older in (0, 1, 2**19 - 1, 777_777):
-            assert len(list(way(newer, older))) <= 3 * 20
+            assert len(list(path_back(newer, older))) <= 3 * 20
 
 
 def test_older_event_of_another_history_is_not_followed() -> None:
@@ -72,7 +72,7 @@ def test_any_altered_proof_leads_elsewhere() -> None:
 
 def test_an_event_does_not_follow_a_later_one() -> None:
     assert follow(9, HASHES[9], 5, []) == HASHES[9] != HASHES[5]
-    assert list(way(5, 9)) == []
+    assert list(path_back(5, 9)) == []
 
 
 def test_every_hash_covers_its_number_and_both_earlier_hashes() -> None:

@@ -21,7 +21,7 @@ import pytest
 
 from fedforget import Plan, Request, Run
 from fedforget.algorithm.ids import id_block
-from fedforget.disk import database
+from fedforget.disk import connections
 from fedforget.disk.database import Database
 from fedforget.disk.key_file import KeyFile
 from fedforget.requests.batches import Batches
@@ -245,7 +245,7 @@ def skip_models(patch: pytest.MonkeyPatch) -> None:
 
 def skip_free_pages(patch: pytest.MonkeyPatch) -> None:
     """Neither rebuild the databases nor overwrite deleted rows, as SQLite does by default."""
-    real = database._prepare
+    real = connections.prepare
 
     def prepare(connection: sqlite3.Connection) -> None:
         real(connection)
@@ -254,7 +254,7 @@ def skip_free_pages(patch: pytest.MonkeyPatch) -> None:
     def close(self: Database) -> None:
         self.close()
 
-    patch.setattr(database, "_prepare", prepare)
+    patch.setattr(connections, "prepare", prepare)
     patch.setattr(Database, "close_canonical", close)
 
 
@@ -352,7 +352,7 @@ def test_search_finds_markers_when_the_whole_purge_is_skipped(
 
 
 @pytest.mark.parametrize("skipped", [False, True])
-def test_superseded_digest_is_found_only_if_what_stands_keeps_its_key(
+def test_superseded_digest_is_found_only_if_its_key_is_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encrypted: Encrypted, skipped: bool
 ) -> None:
     """Samples that no step used: the model stands, and the digests of the state before do not."""

@@ -90,7 +90,7 @@ def test_pending_requests_are_found_by_target_and_client(record: Record) -> None
     assert book.pending_under({Request("a")}, ()) == {}, "a request for a client is not one for its samples"
 
 
-def test_what_stands_goes_with_its_key_and_the_rest_gets_another(record: Record) -> None:
+def test_superseding_drops_key_and_reencrypts_rest(record: Record) -> None:
     vault = record.vault
     with record.database.transaction():
         vault.put(MODEL, "b-1", b"first", 3)

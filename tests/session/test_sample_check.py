@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedforget import FedForgetError, Plan, Run
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.errors import DataChanged
 from fedforget.store import run_directory
 

@@ -109,7 +109,7 @@ def like(path: Path, world: World, seeds: SeedSource = SEEDS) -> None:
 # -------------------------------------------------------------------------------------------------------------- reading
 
 
-def test_books_hold_what_they_were_made_of(books: Books, path: Path) -> None:
+def test_books_hold_the_seeds_and_samples_of_creation(books: Books, path: Path) -> None:
     assert set(files(path)) == set(BOOKS)
     assert set(books.clients()) == set(WORLD)
     assert books.sizes() == {client: len(samples) for client, samples in WORLD.items()}
@@ -233,7 +233,7 @@ def test_joining_twice_gives_the_bytes_of_books_that_always_held_it(books: Books
     like(path, {**WORLD, **{client: (*WORLD.get(client, ()), *samples) for client in new}})
 
 
-def test_client_that_is_there_keeps_its_seed_and_contents_when_it_joins_again(books: Books, path: Path) -> None:
+def test_present_client_keeps_seed_and_contents_when_added_again(books: Books, path: Path) -> None:
     before = files(path)
     books.join([Newcomer("ward", SeedSource("other").client("ward"), (("a", b"another content!"),))])
     assert files(path) == before
@@ -545,7 +545,7 @@ def test_books_made_by_two_processes_are_those_of_one(
 # ------------------------------------------------------------------------------------------------------------- glancing
 
 
-def test_a_glance_finds_what_is_there_without_checking_the_file(books: Books, path: Path) -> None:
+def test_are_in_books_looks_up_without_full_check(books: Books, path: Path) -> None:
     asked: list[str] = []
     with contextlib.closing(Books(path, KEY, asked.append)) as found:
         assert found.count() == (len(WORLD), sum(len(samples) for samples in WORLD.values()))

@@ -94,7 +94,7 @@ def test_missing_models_directory_is_named(run: Path) -> None:
 def test_another_plan_is_refused(run: Path) -> None:
     text = (run / "plan.toml").read_text()
     (run / "plan.toml").write_text(text.replace("lr = 0.1", "lr = 0.2", 1))
-    assert refusal(run) == f"{run / 'plan.toml'} is not the plan this run began with"
+    assert refusal(run) == f"{run / 'plan.toml'} is not the plan that this run was created with"
 
 
 @pytest.mark.parametrize("name", ["uses.db", *BOOKS])
@@ -135,7 +135,7 @@ def test_seals_beside_a_write_ahead_log_mean_lost_commits(run: Path, name: str) 
     with run_directory.reading(run):
         pass
     (run / name).write_bytes(bytes(100))
-    with pytest.raises(CommitsLost, match=f"does not know of {name}"), run_directory.reading(run):
+    with pytest.raises(CommitsLost, match=f"{name}, which `seals` does not list"), run_directory.reading(run):
         pass
 
 

@@ -324,9 +324,7 @@ def test_decision_that_was_not_applied_is_noticed_with_the_name_of_the_file(
         (0, "ab", 1000, False),
     ],
 )
-def test_receipt_stands_if_its_model_is_the_current_one(
-    clients: int, named: str | None, round_: int, stands: bool
-) -> None:
+def test_receipt_is_current_if_its_model_is(clients: int, named: str | None, round_: int, stands: bool) -> None:
     server: Any = SimpleNamespace(roster=IdSet(range(clients)), rounds_done=int("1000"), model_digest=lambda: "ab")
     book = SimpleNamespace(receipt=lambda _id: SimpleNamespace(model_digest=named), round_of=lambda _id: round_)
     record: Any = SimpleNamespace(book=book)

@@ -33,7 +33,7 @@ def test_interrupted_creation_is_started_over(tmp_path: Path) -> None:
     assert sorted(path.name for path in half.iterdir()) == sorted(path.name for path in whole.iterdir())
 
 
-def test_directory_of_something_else_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_foreign_directory_is_refused_and_unchanged(tmp_path: Path) -> None:
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "cat.jpg").touch()
     with pytest.raises(InvalidInput, match=r"is not a run \(it holds cat\.jpg\)"):

@@ -240,9 +240,7 @@ def function_of(run: Path) -> dict[str, tuple[object, ...]]:
 
 
 @pytest.mark.parametrize("kind", ["cut", "head", "noise", "empty"])
-def test_command_that_reads_no_hostile_book_goes_on_and_leaves_it_as_it_is(
-    runs: Runs, tmp_path: Path, kind: str
-) -> None:
+def test_command_that_reads_no_hostile_book_succeeds_and_keeps_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     attack = alone(runs, tmp_path, f"file {BOOK} {kind}")
     before = seen(attack.run)[str(attack.run / BOOK)]
     for command in (

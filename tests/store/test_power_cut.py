@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from fedforget import LocalOptimizer, Plan, Request
-from fedforget.disk import database, files
+from fedforget.disk import connections, database, files
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
 from fedforget.requests import inbox
@@ -653,9 +653,9 @@ def commits(monkeypatch: pytest.MonkeyPatch) -> Commits:
                 real_submit(self, owner, write)
                 self.flush(owner)
 
-            real_submit, real_connect = WriteBehind.submit, database._connect
+            real_submit, real_connect = WriteBehind.submit, connections.connect
             patch.setattr(WriteBehind, "submit", submit)
-            patch.setattr(database, "_connect", connect)
+            patch.setattr(connections, "connect", connect)
             scenario.act(path, lambda: promised.append(True))
         return found
 

@@ -147,7 +147,7 @@ def test_older_digests_beside_newer_rounds_are_noticed_by_their_seal(made: Path,
         assert state_digest(run) != before
 
 
-def test_client_that_left_leaves_nothing_in_any_file(tmp_path: Path) -> None:
+def test_erased_client_leaves_no_trace_in_any_file(tmp_path: Path) -> None:
     there = Deployed(tmp_path / "run")
     there.train(3)
     key = there.keys[3].public_key().public_bytes_raw()

@@ -70,7 +70,7 @@ def test_sealed_run_has_no_seals_of_before_beside_its_own(run: Run, monkeypatch:
     assert seen == [False]
 
 
-def test_seals_of_before_are_gone_when_the_record_says_purged(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_earlier_seals_are_deleted_before_purged_is_recorded(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """They hold digests of the books with what is erased: a kill must not leave them beside that word."""
     seen, really = list[bool](), Batches.purged
 

@@ -121,7 +121,7 @@ def test_restart_of_the_system_has_everything_read(
 def test_seals_that_another_account_can_have_written_have_everything_read(
     run: Run, monkeypatch: pytest.MonkeyPatch, read_whole: list[str], who: str
 ) -> None:
-    """Anyone on this system can note the signature of a file that they made."""
+    """Every account of this system can note the signature of a file that they made."""
     if who == "another owner":
         account = os.geteuid()
         monkeypatch.setattr(os, "geteuid", lambda: account + 1)

@@ -281,7 +281,7 @@ def test_learner_policy_and_receipt_key_are_replaced_on_record(trail: Record) ->
     assert (renamed["kind"], renamed["differences"], renamed["compared"]) == ("learner renamed", ["loss"], True)
 
 
-def test_record_that_forgets_itself_names_nothing_erased(tmp_path: Path) -> None:
+def test_forgotten_record_names_nothing_erased(tmp_path: Path) -> None:
     run = opened(tmp_path / "run")
     run.train()
     run.forget(Request(3, 1), idempotency_key="k")

@@ -109,7 +109,7 @@ def test_removing_data_without_notes_writes_nothing(uses: Uses, orders: list[Rem
         (0, 0, [], []),
     ],
 )
-def test_rewind_takes_back_what_later_rounds_noted(
+def test_rewind_drops_notes_of_later_rounds(
     uses: Uses, rounds: int, step: int, first: list[object], witnesses: list[object]
 ) -> None:
     for _ in range(2):

@@ -47,13 +47,12 @@ class WeightedAverage:
         return weighted.astype(example.dtype)
 
 
-class FedAvg(SimulatedMethod):
-    """Federated averaging. It cannot unlearn; ``Frs`` adds retraining from scratch.
+class Averaging(SimulatedMethod):
+    """Federated averaging. A subclass writes ``remove``.
 
     ``weighted``: average with weights N_k instead of 1/K.
     """
 
-    name = "FedAvg"
     weighted = False
 
     def __init__(self, problem: Problem, without: Sequence[Request] = (), attempt: int = 0) -> None:
@@ -76,10 +75,7 @@ class FedAvg(SimulatedMethod):
     def _weighting(self) -> Aggregator:
         return WeightedAverage(self.simulation.clients.sizes())
 
-    def remove(self, requests: Sequence[Request]) -> Cost:
-        raise InvalidInput(f"{self.name} cannot unlearn {len(requests)} requests", hint="compare with FRS instead")
-
-    def fork(self) -> FedAvg:
+    def fork(self) -> Averaging:
         other = type(self)(self.problem, self.gone, self._attempt)
         other.resume_at(self.rounds_done, self.state)
         return other
@@ -87,3 +83,12 @@ class FedAvg(SimulatedMethod):
     def resume_at(self, round_: int, state: State) -> None:
         """Go on from a state that the same training reached elsewhere."""
         self.simulation.resume_at(round_, state)
+
+
+class FedAvg(Averaging):
+    """Federated averaging. It cannot unlearn."""
+
+    name = "FedAvg"
+
+    def remove(self, requests: Sequence[Request]) -> Cost:
+        raise InvalidInput(f"{self.name} cannot unlearn {len(requests)} requests", hint="compare with FRS instead")

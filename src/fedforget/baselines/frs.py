@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedforget.algorithm.forget import Request
-from fedforget.baselines.fedavg import FedAvg
+from fedforget.baselines.fedavg import Averaging
 from fedforget.baselines.method import Cost
 
 
-class Frs(FedAvg):
+class Frs(Averaging):
     """Exact, and as expensive as exact can be."""
 
     name = "FRS"

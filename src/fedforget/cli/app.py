@@ -30,8 +30,8 @@ _STOPS = {
 }
 
 _MODULES = (
-    "planning", "learning", "enrolling", "datasets", "requests", "reading", "proving", "receipts", "reproduce",
-    "client",
+    "planning", "learning", "enrolling", "datasets", "requests", "managing", "reading", "proving", "receipts",
+    "reproduce", "client", "client_audit",
 )  # fmt: skip
 
 typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which does not print our help

@@ -17,12 +17,9 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
 from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 from fedforget.client_side.identity import Identity
-from fedforget.client_side.opening import OwnOpening
-from fedforget.disk.door import read_named
-from fedforget.disk.files import require_place, storage_errors, write_durably
+from fedforget.disk.files import require_place, write_durably
 from fedforget.errors import InvalidInput, escaped, shown
-from fedforget.requests.lifecycle import Basis, Receipt
-from fedforget.store.plan_file import PlanFile
+from fedforget.requests.lifecycle import Basis, Receipt, basis_of
 
 client = typer.Typer(help="One client of a deployment, on its own machine.", no_args_is_help=True)
 app.add_typer(client, name="client")
@@ -35,8 +32,7 @@ DeadlineOption = Annotated[
 KeyOption = Annotated[
     str | None, typer.Option(help="Your own name for this request: the same key again is the same request.")
 ]
-_MOST = 2**26  # bytes of an opening
-_LATER = "nothing is forgotten yet: the server carries it out at the next contacts"
+_LATER = "nothing is forgotten yet: the server carries the request out at the next contacts"
 
 
 @client.command()
@@ -55,7 +51,7 @@ def init(
     source: ClientDataOptions,
     output: Output,
 ) -> None:
-    """Make the state directory of a client: its seed, its keys, and the ids of its samples."""
+    """Create the state directory of a client: its seed, its keys, and the ids of its samples."""
     who = canonical_id(client)
     if again:
         state = _begun_again(state_dir, who, seed, source)
@@ -64,7 +60,7 @@ def init(
         state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
     facts = _facts(state.status()) | {"enrolment": place}
-    output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: the seed cannot be made again")
+    output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: a lost seed cannot be recovered")
 
 
 def _begun_again(state_dir: Path, who: Id, seed: str | None, source: ClientDataOptions) -> ClientState:
@@ -111,7 +107,7 @@ def _facts(status: ClientStatus) -> dict[str, Any]:
 @client.command()
 @grouped
 def status(state_dir: StateDir, *, output: Output) -> None:
-    """Show how a client stands. The numbers stay here: the server does not learn them."""
+    """Show the status of a client. The counts are never sent to the server."""
     found = ClientState(state_dir).status()
     facts, waiting = _facts(found), found.open_requests
 
@@ -155,7 +151,7 @@ def forget_samples(
     """Forget samples of this client. The server learns the first changed round, and never which samples."""
     _show(
         ClientState(state_dir).forget(
-            sample, basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key
+            sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key
         ),
         output,
     )
@@ -171,16 +167,16 @@ def leave(
     *,
     output: Output,
 ) -> None:
-    """Forget this client with everything."""
+    """Forget the whole client."""
     state = ClientState(state_dir)
-    _show(state.leave(basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key), output)
+    _show(state.leave(basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key), output)
 
 
 @client.command()
 @grouped
 def sync(
     state_dir: StateDir,
-    confirm: Annotated[int | None, typer.Option(help="How many samples may be erased, if it is more than 1 %.")] = None,
+    confirm: Annotated[int | None, typer.Option(help="Number of samples to erase, if more than 1 %.")] = None,
     returning: Annotated[bool, typer.Option("--returning", help="Also add samples that were erased before.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only compare.")] = False,
     basis: BasisOption = Basis.UNKNOWN,
@@ -190,11 +186,11 @@ def sync(
     source: ClientDataOptions,
     output: Output,
 ) -> None:
-    """Compare the dataset with what is recorded: forget what vanished or changed, add what changed or is new."""
+    """Compare the dataset with the recorded samples: forget missing and changed ones, add changed and new ones."""
     state = ClientState(state_dir)
     samples = source.again(state.client, Identity.read(state.path).dataset, state.path)
     done = state.sync(
-        samples, basis=Basis(_known(basis)), deadline=deadline, idempotency_key=idempotency_key,
+        samples, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key,
         confirm=confirm, returning=returning, dry_run=dry_run,
     )  # fmt: skip
     facts = _found(done) | {"dry_run": dry_run, "receipts": [each.as_dict() for each in done.receipts]}
@@ -203,11 +199,7 @@ def sync(
         counts = {name: len(facts[name]) for name in ("vanished", "changed", "new", "returning")}
         waits = any(each.is_open for each in done.receipts) or counts["new"]
         note = "nothing was changed" if dry_run else _LATER if waits else "nothing to do"
-        back = (
-            "\nsamples that were erased before are still in the data; --returning adds them"
-            if counts["returning"]
-            else ""
-        )
+        back = "\nthe data hold samples that were erased before; --returning adds them" if counts["returning"] else ""
         made = f"{_requests(done.receipts)}\n\n" if done.receipts else ""
         return f"{pairs(counts)}\n\n{made}{note}{back}"
 
@@ -226,12 +218,13 @@ def receipt(
     request: Annotated[str | None, typer.Argument(help="The id of a request.", show_default="list all")] = None,
     out: Annotated[Path | None, typer.Option(help="Write the signed receipt to this file.")] = None,
     opening: Annotated[
-        Path | None, typer.Option(help="Write what an auditor needs to check draws. It reveals the seed and all ids.")
+        Path | None,
+        typer.Option(help="Write an opening for an auditor of draws. It reveals the seed and all ids."),
     ] = None,
     *,
     output: Output,
 ) -> None:
-    """Print the signed receipt of a request that was made here, or list the requests."""
+    """Print the signed receipt of a request of this client, or list its requests."""
     state = ClientState(state_dir)
     if opening is not None:
         place = require_place(opening, outside=state.path)
@@ -245,70 +238,6 @@ def receipt(
     if out is not None:
         write_durably(require_place(out, outside=state.path), json.dumps(signed, indent=2).encode() + b"\n")
     output.emit(signed, lambda: json.dumps(signed, indent=2))
-
-
-@client.command()
-@grouped
-def audit(
-    opening: Annotated[Path, typer.Argument(help="The opening that the client wrote.")],
-    sample: Annotated[str, typer.Option(help="The sample of which the client says when it was used.")],
-    commitment: Annotated[str, typer.Option(help="The client's commitment, from its enrolment or the roster.")],
-    root: Annotated[str, typer.Option(help="The root of the client's samples, from a receipt or the roster.")],
-    plan: Annotated[Path, typer.Option(help="The run's plan.toml.")],
-    rounds: Annotated[str, typer.Option(help="The rounds that drew the client, as 1,4,9.")],
-    content: Annotated[
-        str | None, typer.Option(help="The digest of the sample's content, if the root is that of before its erasure.")
-    ] = None,
-    *,
-    output: Output,
-) -> None:
-    """Check with an opening whether a sample was used: compute the client's draws of its rounds again."""
-    found, who = _read_opening(opening), canonical_id(sample)
-    try:
-        erased = {} if content is None else {who: bytes.fromhex(content)}
-        told = bytes.fromhex(commitment), bytes.fromhex(root)
-        numbers = [int(each) for each in rounds.split(",") if each]
-    except ValueError as error:
-        raise InvalidInput(
-            f"a digest or a round cannot be read: {error}", hint="give digests in hexadecimal"
-        ) from error
-    found.require(*told, erased)
-    with storage_errors(plan):
-        file = PlanFile.parsed(plan.parent, read_named(plan, _MOST))
-    step = found.first_use(file.plan, numbers, who)
-    is_under_root = who in found.contents or who in erased
-    facts = {
-        "client": found.client,
-        "sample": who,
-        "rounds": len(numbers),
-        "under_root": is_under_root,
-        "used": is_under_root and step is not None,
-        "would_have_been_used": step is not None,
-        "first_step": step,
-    }
-    note = "" if is_under_root else f"\n\n{_not_under_root(who, step)}"
-    output.emit(facts, lambda: pairs(facts) + note)
-
-
-def _not_under_root(sample: Id, step: int | None) -> str:
-    would = "not have been used either" if step is None else f"have been used first in step {step}"
-    return (
-        f"sample {shown(sample)} is not under this root: as long as the client held these samples it was not used. "
-        f"Had it been among them, it would {would}. If it was erased since, give the root of before and --content."
-    )
-
-
-def _read_opening(path: Path) -> OwnOpening:
-    try:
-        return OwnOpening.parsed(read_named(path, _MOST))
-    except (OSError, ValueError) as error:
-        raise InvalidInput(f"cannot read {path}: {error}", hint="check the path") from error
-
-
-def _known(basis: str) -> str:
-    if basis not in list(Basis):
-        raise InvalidInput(f"unknown basis {basis!r}", hint=f"use one of: {', '.join(Basis)}")
-    return basis
 
 
 def _show(receipts: Sequence[Receipt], output: Output) -> None:

@@ -12,12 +12,12 @@ import typer
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.options import DataDir
-from fedforget.client_side import own_data
 from fedforget.client_side.identity import Settings
-from fedforget.data.federations import DataChoice, Federation, chosen, recorded
-from fedforget.errors import InvalidInput, shown
+from fedforget.data.federations import DataChoice, chosen
+from fedforget.data.one_client import function_noted, samples_of, samples_of_function, samples_recorded
+from fedforget.errors import InvalidInput
 
-_PARTITION_SEED = 1  # every client of a built-in dataset must cut it in the same way
+_PARTITION_SEED = 1  # every client must partition a named dataset in the same way
 _GIVE = "give --data NAME of a dataset, or --data MODULE:FUNCTION with a function that returns id → (x, y)"
 
 
@@ -32,42 +32,25 @@ class ClientDataOptions:
         ),
     ] = None
     data_dir: DataDir = None
-    clients: Annotated[int | None, typer.Option(help="Into how many clients a named dataset is cut.")] = None
-    partition: Annotated[str | None, typer.Option(help="How a named dataset is cut.")] = None
+    clients: Annotated[int | None, typer.Option(help="Number of clients of a named dataset.")] = None
+    partition: Annotated[str | None, typer.Option(help="Partition of a named dataset.")] = None
     partition_seed: Annotated[
-        str | None, typer.Option(help="The seed of the cut, the same at every client.", show_default="1")
+        str | None, typer.Option(help="Seed of the partition, the same at every client.", show_default="1")
     ] = None
 
     def chosen(self, client: Id) -> tuple[Any, Settings]:
-        """Return a client's samples, and what ``client.toml`` notes of where they come from."""
+        """Return a client's samples, and the settings with which ``client.toml`` records their source."""
         if self.data is None:
             raise InvalidInput("--data is missing", hint=_GIVE)
         if ":" in self.data:
-            return own_data.samples_of(self.data, client), own_data.noted(self.data)
+            here = Path.cwd()
+            return samples_of_function(self.data, client, here), function_noted(self.data, here)
         seed = SeedSource.of_person(self.partition_seed or _PARTITION_SEED).partition()
-        cut = chosen(DataChoice(self.data, self.clients, self.partition, None, self.data_dir), seed)
-        return _samples(cut, client), cut.settings()
+        federation = chosen(DataChoice(self.data, self.clients, self.partition, None, self.data_dir), seed)
+        return samples_of(federation, client), federation.settings()
 
     def again(self, client: Id, noted: Mapping[str, Any], state_dir: Path) -> Any:
-        """Return a client's samples from where it began with, or from where the options say."""
+        """Return a client's samples from the source that the options name, else from the recorded one."""
         if self.data is not None:
             return self.chosen(client)[0]
-        if own_data.is_noted(noted):
-            return own_data.noted_samples(noted, client)
-        if "name" not in noted:
-            raise InvalidInput(f"{state_dir} was made in Python, with samples of its own", hint=_GIVE)
-        try:
-            cut = recorded(noted, self.data_dir, state_dir)
-        except (KeyError, ValueError, TypeError) as error:
-            raise InvalidInput(f"{state_dir} names a dataset that cannot be read: {error}", hint=_GIVE) from error
-        return _samples(cut, client)
-
-
-def _samples(cut: Federation, client: Id) -> Any:
-    owners = cut.owners()
-    if client not in owners:
-        raise InvalidInput(
-            f"the dataset has no client {shown(client)}", hint="check --client, --clients and --partition"
-        )
-    samples = cut.data({client: owners[client]})[client]
-    return {sample: samples.sample(sample) for sample in samples.ids}
+        return samples_recorded(noted, client, state_dir, data_dir=self.data_dir, hint=_GIVE)

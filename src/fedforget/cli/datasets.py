@@ -15,14 +15,14 @@ from fedforget.data.check import DataCheck, check, is_found
 from fedforget.data.registry import DATASETS, DIGITS, DIRICHLET, EQUAL
 from fedforget.errors import DataDamaged, DataMissing
 
-data = typer.Typer(help="Look at the datasets.", no_args_is_help=True)
+data = typer.Typer(help="List and check datasets.", no_args_is_help=True)
 app.add_typer(data, name="data")
 
 
 @data.command("list")
 @grouped
 def list_datasets(data_dir: DataDir = None, *, output: Output) -> None:
-    """List the datasets: how they can be partitioned, their names on the Hugging Face hub, and where they are here."""
+    """List the datasets: how they can be partitioned, their names on the Hugging Face hub, and where they are."""
     rows: list[dict[str, Any]] = [
         {
             "name": name,
@@ -56,7 +56,7 @@ def check_dataset(
     *,
     output: Output,
 ) -> None:
-    """Read all files of a dataset, count, and compare with the checksum that is known for it."""
+    """Read all files of a dataset, count the samples, and compare with the known checksum."""
     try:
         found = check(name, data_dir)
     except (DataMissing, DataDamaged) as error:

@@ -17,7 +17,7 @@ LAW_LOST = (
 
 
 def claim(guarantee: str | None, covers: str | None) -> str | None:
-    """Return a guarantee for people: with its limit, if it does not cover the bytes."""
+    """Return a guarantee as text, with its limit if it does not cover the bytes."""
     return f"{guarantee} (draws only)" if covers == "draws" else guarantee
 
 

@@ -1,4 +1,4 @@
-"""The command ``train``."""
+"""The command ``train``: create a run or go on with one."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def train(
     without: Annotated[
         Path | None, typer.Option(help="Leave out the samples and clients of this request file.")
     ] = None,
-    device: Annotated[str, typer.Option(help="Where tensors live: cpu.")] = "cpu",
+    device: Annotated[str, typer.Option(help="Device of the tensors: cpu.")] = "cpu",
     how: RoundsOptions,
     output: Output,
 ) -> None:
@@ -89,11 +89,11 @@ def _started(
             raise InvalidInput(f"the plan of {run} is frozen, but {names} was given", hint="leave it out to resume")
         return run, False
     if out is None or run is not None:
-        raise InvalidInput("name exactly one run", hint="give --out for a new one, or the directory of one to resume")
+        raise InvalidInput("name exactly one run", hint="give --out for a new run, or the directory of a run to resume")
     if bool(enrolled) != (how.workforce().superlink is not None) and not is_run(out):
         raise InvalidInput(
-            "clients on other machines need both: their enrolment files, and a way to reach them",
-            hint="give --enrolled FILE for each client, and --federation flower:NAME",
+            "clients on other machines need both --enrolled and --federation flower:NAME",
+            hint="give an enrolment file for each client, and the SuperLink that reaches them",
         )
     if options.rounds is not None:
         goal_of(options.rounds, until_round)  # raises before a run is created

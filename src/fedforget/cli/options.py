@@ -23,11 +23,17 @@ from fedforget.algorithm.plan import (
 )
 from fedforget.data.federations import DataChoice
 from fedforget.data.registry import DIGITS, NATURAL, VIRTUAL
+from fedforget.disk.door import unreadable_as
 from fedforget.errors import InvalidInput, PlanRefused, quoted
 from fedforget.experiments.presets import preset_of
 from fedforget.federation.pool import PATIENCE
 from fedforget.session.workforce import INLINE, POOL, Workforce
 
+RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
+BasisOption = Annotated[
+    str | None,
+    typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
+]
 DataDir = Annotated[
     Path | None,
     typer.Option(help="Directory with datasets.", show_default="FEDFORGET_DATA, or where the dataset was found last"),
@@ -62,7 +68,7 @@ class WorkforceOptions:
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions(WorkforceOptions):
-    """Where the data of a run are, beside where its clients are trained."""
+    """Where a run's clients are trained, and where its data are."""
 
     data_dir: DataDir = None
 
@@ -92,7 +98,7 @@ class RoundsOptions(EngineOptions):
 
 @dataclass(frozen=True, slots=True)
 class PlanOptions:
-    """The options of a plan; None where not given."""
+    """The options of a plan; None if not given."""
 
     preset: Annotated[
         str | None,
@@ -105,7 +111,7 @@ class PlanOptions:
     ] = None
     clients: Annotated[
         int | None,
-        typer.Option(help="How many clients share the data (M).", show_default="60 for digits, else the paper's"),
+        typer.Option(help="Number of clients (M).", show_default="60 for digits, else the paper's"),
     ] = None
     partition: Annotated[
         str | None,
@@ -121,7 +127,7 @@ class PlanOptions:
         str | None, typer.Option(help="mlp, cnn, vgg16 or lstm, where it fits.", show_default="the dataset's")
     ] = None
     weights: Annotated[
-        str | None, typer.Option(help="Begin from the weights in this .safetensors or .pt file.", metavar="FILE")
+        str | None, typer.Option(help="Start from the weights in this .safetensors or .pt file.", metavar="FILE")
     ] = None
     rho_s: Annotated[float | None, typer.Option(help="Sample-level stability, in (0, 1].")] = None
     rho_c: Annotated[float | None, typer.Option(help="Client-level stability, in (0, 1].")] = None
@@ -153,7 +159,7 @@ class PlanOptions:
         return replace(self, **{name: value for name, value in found.items() if getattr(self, name) is None})
 
     def with_preset(self) -> PlanOptions:
-        """Fill options that are not given from the preset. Either rho takes the place of the preset's K and b."""
+        """Fill options that are not given from the preset. A given rho replaces the preset's K and b."""
         if self.preset is None:
             return self
         preset, variant = preset_of(self.preset)
@@ -233,9 +239,8 @@ def _plan_keys() -> dict[str, Any]:
 def _read_config(path: Path) -> dict[str, Any]:
     """Read options of the plan from a TOML file."""
     try:
-        values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path of --config") from error
+        with unreadable_as(InvalidInput, path, "check the path of --config"):
+            values = {key.replace("-", "_"): value for key, value in tomllib.loads(path.read_text()).items()}
     except ValueError as error:
         raise InvalidInput(f"{path} is not TOML: {error}", hint="correct the file") from error
     known = _plan_keys()

@@ -18,7 +18,7 @@ from fedforget.errors import StorageFailed, escaped
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """How a command speaks: results on stdout, everything else on stderr."""
+    """The output of a command: results on stdout, everything else on stderr."""
 
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout (errors as JSON on stderr).")] = False
     quiet: Annotated[
@@ -35,7 +35,7 @@ class Output:
             print(message, file=sys.stderr)
 
     def announce(self, message: str) -> None:
-        """Print a note about the work ahead. Scripts don't read it."""
+        """Print a note about the work ahead, for people only."""
         if not self.as_json:
             self.say(message)
 
@@ -110,7 +110,8 @@ def standing(facts: Mapping[str, Any]) -> str:
             del facts[name]
     if "silent" in facts:
         facts["silent"] = "; ".join(
-            f"client {each['client']} since {each['since']}, round {each['round']} waits" for each in facts["silent"]
+            f"client {each['client']} since {each['since']}, round {each['round']} is blocked"
+            for each in facts["silent"]
         )
     if "problems" in facts:
         facts["problems"] = "; ".join(f"{each['problem']} (since {each['since']})" for each in facts["problems"])

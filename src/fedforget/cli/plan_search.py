@@ -22,7 +22,7 @@ def with_find(text: str, **settings: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class SearchOptions:
-    """What training needs, and what forgetting may cost at most."""
+    """Lower limits for training, and upper limits for the cost of forgetting."""
 
     find: Annotated[bool, typer.Option("--find", help="Find the K, b and E that are cheapest to forget from.")] = False
     min_samples_per_step: Annotated[Whole, with_find("least K*b that training needs")] = None

@@ -32,7 +32,7 @@ _MOST_CLIENTS = 10**7  # the planner lists the size of each
 
 @dataclass(frozen=True, slots=True)
 class Expectation:
-    """Who takes part, and which requests are expected."""
+    """The clients, and the expected requests."""
 
     samples: Annotated[Whole, typer.Option(help="Samples per client (N), instead of a dataset.")] = None
     steps: Annotated[Whole, typer.Option(help="Steps in all (T), instead of --rounds or --local-steps.")] = None
@@ -44,13 +44,13 @@ class Expectation:
         ),
     ] = None
     workers: Annotated[Whole, typer.Option(help="Processes of the pool.", show_default="one per core")] = None
-    requests_per_day: Annotated[float, typer.Option(help="How many erasure requests come in.")] = 1.0
-    sample_share: Annotated[float, typer.Option(help="Which share of them is for a sample, not a client.")] = 0.5
+    requests_per_day: Annotated[float, typer.Option(help="Expected rate of erasure requests.")] = 1.0
+    sample_share: Annotated[float, typer.Option(help="Share of requests for a sample, not a client.")] = 0.5
     window: Annotated[
         list[float] | None,
         typer.Option(help="Days to collect requests for; may be repeated.", show_default="1, 7, 30"),
     ] = None
-    several: Annotated[int, typer.Option(help="How many requests to carry out at once, and one after the other.")] = 10
+    several: Annotated[int, typer.Option(help="Number of requests, at once and one after the other.")] = 10
 
     def __post_init__(self) -> None:
         for name in ("workers", "model_bytes", "several"):

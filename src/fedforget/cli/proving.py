@@ -22,8 +22,8 @@ from fedforget.store.books.tree import PARTS
 
 if TYPE_CHECKING:
     from fedforget.demo.comparison import Comparison
+    from fedforget.evidence.case import Proved
     from fedforget.evidence.replay import Verification
-    from fedforget.evidence.worlds import Proved
     from fedforget.store.run_directory import OpenRun
 
 _MANY_STEPS = 10**7  # local steps from which ``verify`` states its cost first
@@ -64,7 +64,7 @@ def verify(
 
 
 def _verified_by_clients(run: OpenRun, how: EngineOptions, output: Output) -> Verification:
-    """Let the clients of a deployment replay their parts."""
+    """Have the clients of a deployment replay their parts."""
     from fedforget.builtin import remote_engine_of  # noqa: PLC0415 (torch)
     from fedforget.evidence.remote_replay import rounds_of_clients, verify_remote  # noqa: PLC0415
     from fedforget.session.reaching import deployed_wire, replaying  # noqa: PLC0415
@@ -96,7 +96,7 @@ def _show_verification(run: Path, found: Verification, output: Output) -> None:
 
 @contextlib.contextmanager
 def _progress_of_verification(output: Output, rounds: int) -> Iterator[tuple[Progress, Progress]]:
-    """Show how many books are read, and after the last of them how many rounds are replayed."""
+    """Show the progress of reading the clients' books, then of replaying rounds."""
     with contextlib.ExitStack() as shown:
         books = shown.enter_context(output.progress("reading the clients' books", PARTS, "file"))
         replayed: Progress | None = None
@@ -172,7 +172,7 @@ def _verdict(results: Sequence[Proved]) -> str:
 @grouped
 def demo(
     out: Annotated[Path | None, typer.Option(help="Keep both runs in this directory.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw what happened into this file (.png, .svg, .pdf).")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Plot the events to this file (.png, .svg, .pdf).")] = None,
     seed: Annotated[int, typer.Option(help="Seed of both runs.")] = 2024,
     *,
     how: WorkforceOptions,

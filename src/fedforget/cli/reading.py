@@ -13,6 +13,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import claim
 from fedforget.cli.option_groups import grouped
+from fedforget.cli.options import RunPath
 from fedforget.cli.output import Output, days_left, pairs, standing, table
 from fedforget.errors import escaped
 from fedforget.requests.lifecycle import Receipt
@@ -20,7 +21,6 @@ from fedforget.requests.selection import STATES, Selection
 from fedforget.requests.targets import require_target
 
 _LAST = 20  # requests that the status shows
-RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
 
 
 @app.command()
@@ -74,11 +74,11 @@ def requests(
         typer.Option(help=f"Only those in this state; may be given several times: {', '.join(STATES)}."),
     ] = None,
     since: Annotated[str | None, typer.Option(help="Only those received since this day or time.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Only the last so many.", show_default="all")] = None,
+    limit: Annotated[int | None, typer.Option(help="Only the last N.", show_default="all")] = None,
     *,
     output: Output,
 ) -> None:
-    """List requests in the order of receipt, with what became of them. Those still in the inbox are not among them."""
+    """List requests in the order of receipt, with their state. Requests in the inbox are not listed."""
     from fedforget.store import run_directory  # noqa: PLC0415
 
     selection = Selection.of(state or (), since, limit)
@@ -104,7 +104,7 @@ def clients(
 
     with run_directory.reading(run, only_idle=False) as opened:
         if client is None:
-            sizes = {} if opened.is_remote else opened.clients.sizes()  # only clients on other machines know theirs
+            sizes = {} if opened.is_remote else opened.clients.sizes()  # unknown for clients on other machines
             unknown = None if opened.is_remote else 0
             rows = [{"client": who, "samples": sizes.get(who, unknown)} for who in opened.server.roster]
             output.emit({"clients": rows}, lambda: table(("client", "samples"), [tuple(row.values()) for row in rows]))
@@ -132,11 +132,11 @@ def state(run: RunPath, output: Output) -> None:
 @grouped
 def export(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(help="Where to: .safetensors, or anything else for a PyTorch state_dict.")],
+    file: Annotated[Path, typer.Argument(help="The file: .safetensors, or any other suffix for a PyTorch state_dict.")],
     *,
     output: Output,
 ) -> None:
-    """Write the current model as a plain PyTorch state_dict or as safetensors, and note it in the record."""
+    """Write the current model as a plain PyTorch state_dict or as safetensors, and record the export."""
     from fedforget.session.exporting import export_run, is_safetensors  # noqa: PLC0415
 
     made = export_run(run, file)
@@ -144,4 +144,4 @@ def export(
     facts = {"file": str(file), "format": kind, **asdict(made)}
     output.emit(facts, lambda: pairs(facts))
     if not made.noted:
-        output.warn("the run cannot be written, so its record does not note this export: note it yourself")
+        output.warn("the run cannot be written, so this export is not in its record: keep a note of it yourself")

@@ -5,25 +5,28 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedforget.algorithm.forget import Request
 from fedforget.cli.app import app
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import EngineOptions
+from fedforget.cli.options import EngineOptions, RunPath
 from fedforget.cli.output import Output, pairs, printed, table
 from fedforget.errors import InvalidInput, ReceiptRefused
 from fedforget.store import hints, run_directory
 
+if TYPE_CHECKING:
+    from fedforget.evidence.receipts.check import ReceiptCheck
+
 receipt = typer.Typer(help="Signed receipts: show one, verify one, or verify a series.", no_args_is_help=True)
 app.add_typer(receipt, name="receipt")
 SUPERSEDED = (
-    "later requests changed the data: this receipt holds no proof of absence; the one that was archived when the "
-    "request was carried out does"
+    "later requests changed the data: this receipt holds no proof of absence; a receipt that was archived when the "
+    "request was carried out holds one"
 )
-OPENING = "a reader of this opening can tell from the receipt whom it is about"
+OPENING = "with this opening a reader can tell which client or sample the receipt is about"
 _SHOWN = (
     "guarantee", "guarantee_covers", "seeds_tainted", "seeds_tainted_now", "signature_ok", "absence_shown",
     "presence_shown", "opened", "run_ok", "rounds_replayed", "bitwise_equal", "within_tolerance",
@@ -33,16 +36,16 @@ _SHOWN = (
 @receipt.command()
 @grouped
 def show(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     request: Annotated[str, typer.Argument(help="The id of a request.")],
     public: Annotated[
-        bool, typer.Option("--public", help="Omit whether anything was recomputed: the form for the data subject.")
+        bool, typer.Option("--public", help="Public form for the data subject: omits whether anything was recomputed.")
     ] = False,
     new_key: Annotated[bool, typer.Option("--new-key", help="Replace a lost signing key.")] = False,
     opening: Annotated[
         str | None,
         typer.Option(
-            help="Write the opening instead: id and salt of this client, or of --sample, for the person or the auditor."
+            help="Write the opening instead: id and salt of this client, or of --sample, for data subject or auditor."
         ),
     ] = None,
     sample: Annotated[str | None, typer.Option(help="With --opening: the sample that the request was for.")] = None,
@@ -58,15 +61,15 @@ def show(
     from fedforget.evidence.receipts.check import taint_note  # noqa: PLC0415
     from fedforget.evidence.receipts.issue import issue, open_target  # noqa: PLC0415
 
+    if opening is not None and (public or new_key):
+        raise InvalidInput("--opening writes no receipt", hint="leave out --public and --new-key")
+    if opening is None and sample is not None:
+        raise InvalidInput("--sample needs --opening", hint="name the client with --opening")
     place = None if out is None else require_place(out, outside=run)
     if opening is not None:
-        if public or new_key:
-            raise InvalidInput("--opening writes no receipt", hint="leave out --public and --new-key")
         _write(open_target(run, request, Request(opening, sample)).as_dict(), place)
         output.say(f"note: {OPENING}")
         return
-    if sample is not None:
-        raise InvalidInput("--sample needs --opening", hint="name the client with --opening")
     issued = issue(run, request, public=public, new_key=new_key)
     _write(issued.envelope, place)
     if issued.superseded:
@@ -107,17 +110,7 @@ def verify(
         raise InvalidInput("--sample-rounds needs --run and a number from 0", hint="give both")
     found = read_receipt(file, key, opening)
     if run is not None:
-        from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
-        from fedforget.evidence.receipts.compare import check_with_run  # noqa: PLC0415
-
-        with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
-            engine = engine_of(
-                opened,
-                how.workforce(),
-                data_dir=how.data_dir,
-                instead=lambda: f"use {hints.check_receipt(run)}",
-            )
-            check_with_run(found, opened, engine, sample_rounds, advance)
+        _compare_with_run(found, run, sample_rounds, how, output)
     facts = found.as_dict()
     about = found.statement["predicate"]["request"]
     shown = {
@@ -129,7 +122,20 @@ def verify(
     notes += [f"not shown: {each}" for each in found.not_shown]
     output.emit(facts, lambda: "\n".join((pairs(shown), *notes)))
     if not found.ok:
-        raise ReceiptRefused("; ".join(found.problems), hint="don't rely on this receipt, or on this run")
+        raise ReceiptRefused("; ".join(found.problems), hint="do not rely on this receipt, or on this run")
+
+
+def _compare_with_run(
+    found: ReceiptCheck, run: Path, sample_rounds: int | None, how: EngineOptions, output: Output
+) -> None:
+    from fedforget.builtin import engine_of  # noqa: PLC0415 (torch)
+    from fedforget.evidence.receipts.compare import check_with_run  # noqa: PLC0415
+
+    with run_directory.reading(run) as opened, output.progress("replaying", None) as advance:
+        engine = engine_of(
+            opened, how.workforce(), data_dir=how.data_dir, instead=lambda: f"use {hints.check_receipt(run)}"
+        )
+        check_with_run(found, opened, engine, sample_rounds, advance)
 
 
 @receipt.command("verify-series")
@@ -138,12 +144,12 @@ def verify_series(
     files: Annotated[list[Path], typer.Argument(help="Full receipts, in any order.")],
     key: Annotated[list[Path], typer.Option(help="A public key that they were signed with; may be repeated.")],
     links: Annotated[
-        list[Path] | None, typer.Option(help="What `receipt link` wrote, where receipts are missing in between.")
+        list[Path] | None, typer.Option(help="Output of `receipt link`, where receipts are missing in between.")
     ] = None,
     *,
     output: Output,
 ) -> None:
-    """Check offline that archived receipts lie in one event chain, so that a rewritten record shows."""
+    """Check offline that archived receipts lie in one event chain, so that a rewritten record is detected."""
     from fedforget.evidence.receipts.series import check_series  # noqa: PLC0415
 
     found = check_series(files, key, links or [])
@@ -159,7 +165,7 @@ def verify_series(
 @receipt.command()
 @grouped
 def link(
-    run: Annotated[Path, typer.Argument(help="The run directory.")],
+    run: RunPath,
     files: Annotated[list[Path], typer.Argument(help="Full receipts of the run, in any order.")],
     key: Annotated[list[Path], typer.Option(help="A public key that they were signed with; may be repeated.")],
     out: Annotated[Path | None, typer.Option(help="Write it to this file.", show_default="stdout")] = None,

@@ -26,7 +26,7 @@ _MOST_RUNS = 1000
 @app.command(short_help="The paper's tables and figures.")
 @grouped
 def reproduce(
-    what: Annotated[str, typer.Argument(help=f"{', '.join(_NAMES)}, all; or report: draw what --out holds again.")],
+    what: Annotated[str, typer.Argument(help=f"{', '.join(_NAMES)}, all; or report: redraw the results in --out.")],
     dataset: Annotated[list[str] | None, typer.Option(help="Only this dataset; may be repeated.")] = None,
     scale: Annotated[str, typer.Option(help="smoke (seconds), small (half the rounds or runs) or paper.")] = "small",
     runs: Annotated[
@@ -36,7 +36,7 @@ def reproduce(
     published: Annotated[
         Path | None,
         typer.Option(
-            help="CSV of curves to draw thin behind ours.",
+            help="CSV of published curves to draw behind ours.",
             show_default="FEDFORGET_PUBLISHED, or the paper's Figures 5-8",
         ),
     ] = None,
@@ -47,7 +47,7 @@ def reproduce(
 ) -> None:
     """Reproduce the paper's tables and figures: CSV, JSON, PNG and SVG plots, and one HTML report.
 
-    A stopped or killed command goes on where it was: finished cells in --out are not computed again.
+    A stopped or killed command continues where it was: finished cells in --out are not computed again.
 
     \b
       fedforget reproduce efficiency --scale paper --out results

@@ -1,11 +1,10 @@
-"""Commands about requests: ``forget``, ``run-pending``, ``cancel``, ``policy``, ``add`` and ``forget-record``."""
+"""Commands about requests: ``forget``, ``run-pending`` and ``cancel``."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -13,36 +12,28 @@ from typing import Annotated, Any
 import typer
 
 from fedforget.algorithm.forget import Request
-from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.app import app
 from fedforget.cli.guarantee import LAW_LOST, claim, costs_the_law, has_law
 from fedforget.cli.option_groups import grouped
-from fedforget.cli.options import RoundsOptions
+from fedforget.cli.options import BasisOption, RoundsOptions, RunPath
 from fedforget.cli.output import Output, pairs, table
 from fedforget.cli.sessions import session_on, traffic_of
-from fedforget.errors import InvalidInput, InvalidRequests, shown
+from fedforget.errors import InvalidInput, shown
 from fedforget.planner.costs import ForgettingCost
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission, require_basis
-from fedforget.requests.policy import BATCH, Policy
-from fedforget.requests.request_file import read_requests
+from fedforget.requests.request_file import requests_in
 from fedforget.session import deferral
 from fedforget.session.preview import preview
 from fedforget.session.status import status_of
 from fedforget.store import hints, run_directory
 from fedforget.store.run_directory import OpenRun
 
-BasisOption = Annotated[
-    str | None,
-    typer.Option(help="exogenous (no draws or model seen), model-informed, or unknown.", show_default="unknown"),
-]
-RunPath = Annotated[Path, typer.Argument(help="The run directory.")]
-
 
 @app.command(short_help="Forget samples and clients exactly.")
 @grouped
 def forget(
     run: RunPath,
-    client: Annotated[str | None, typer.Option(help="The client to forget, or whose sample to forget.")] = None,
+    client: Annotated[str | None, typer.Option(help="The client to forget, or the client of --sample.")] = None,
     sample: Annotated[str | None, typer.Option(help="The sample to forget.")] = None,
     batch: Annotated[Path | None, typer.Option(help="A file of requests, carried out together or not at all.")] = None,
     basis: BasisOption = None,
@@ -63,9 +54,9 @@ def forget(
     how: RoundsOptions,
     output: Output,
 ) -> None:
-    """Forget samples and clients: the run becomes, byte for byte, what it would be had they never been there.
+    """Forget samples and clients: the run becomes, byte for byte, what it would be without them.
 
-    Needs the model and the data, so for a run with your own only --defer, --dry-run and the policy `batch` work here.
+    Needs the model and the data: for a run with your own, only --defer, --dry-run and the policy `batch` work here.
     """
     requests = [] if new_seed and client is None and batch is None else _requests(client, sample, batch)
     require_basis(basis or Basis.UNKNOWN)
@@ -156,14 +147,7 @@ def _requests(client: str | None, sample: str | None, batch: Path | None) -> lis
         raise InvalidInput("name exactly one thing to forget", hint="give --client, --client and --sample, or --batch")
     if batch is None and client is not None:
         return [Request(client, sample)]
-    return _from_file(batch) if batch is not None else []
-
-
-def _from_file(path: Path) -> list[Request]:
-    requests = read_requests(path)
-    if not requests:
-        raise InvalidRequests(f"{path} has no requests", hint="give at least one line")
-    return list(dict.fromkeys(requests))
+    return requests_in(batch) if batch is not None else []
 
 
 def _dry_run(run: Path, requests: list[Request], everything: bool, output: Output) -> None:
@@ -175,7 +159,7 @@ def _dry_run(run: Path, requests: list[Request], everything: bool, output: Outpu
     facts = {"dry_run": True, "requests": len(requests), "steps": steps, **asdict(cost)}
     output.emit(
         facts,
-        lambda: pairs(facts) + "\n\nnothing was changed; these figures come from the plan, not the draws",
+        lambda: pairs(facts) + "\n\nnothing was changed; these figures depend on the plan only, not on the draws",
     )
 
 
@@ -238,76 +222,3 @@ def cancel(
     output.emit({"receipt": receipt.as_dict()}, lambda: f"{receipt.id} is cancelled")
     if law_lost:
         output.warn(LAW_LOST)
-
-
-@app.command(short_help="Show or set when requests are carried out.")
-@grouped
-def policy(
-    run: RunPath,
-    name: Annotated[str | None, typer.Argument(help="immediate, or batch.", show_default="only show it")] = None,
-    window: Annotated[float | None, typer.Option(help="Days to collect requests for, with batch.")] = None,
-    *,
-    output: Output,
-) -> None:
-    """Show or set when requests are carried out: immediately, or collected for a window and carried out together."""
-    if name is None and window is not None:
-        raise InvalidInput("a window is for a policy", hint=f"give its name: {BATCH}")
-    if name is None:
-        with run_directory.reading(run, only_idle=False) as opened:
-            chosen = opened.record.policy
-    else:
-        chosen = Policy.of_days(name, window)
-        with run_directory.writing(run) as opened:
-            opened.record.set_policy(chosen)
-    days = chosen.window / timedelta(days=1)
-    facts = {"policy": chosen.name, "window_days": days}
-    output.emit(facts, lambda: f"{chosen.name}, window of {days:g} days" if chosen.collects else chosen.name)
-
-
-@app.command(short_help="Add samples and clients exactly.")
-@grouped
-def add(
-    run: RunPath,
-    file: Annotated[Path, typer.Option("--from", help="Samples and clients to add: lines like those of --batch.")],
-    returning: Annotated[bool, typer.Option("--returning", help="Also add data that were erased before.")] = False,
-    seed: Annotated[
-        int | None, typer.Option(help="The run's seed, for the seeds of new clients.", show_default="from the system")
-    ] = None,
-    basis: BasisOption = None,
-    *,
-    how: RoundsOptions,
-    output: Output,
-) -> None:
-    """Add samples and clients of the dataset, exactly: as if they had been there from the beginning."""
-    targets = _from_file(file)
-    require_basis(basis or Basis.UNKNOWN)
-    with run_directory.writing(run) as opened:
-        before = has_law(opened)
-        with session_on(opened, "learning", how, output, all_data=True) as session:
-            seeds, chosen = SeedSource.of_person(seed), basis or Basis.UNKNOWN
-            status = session.add(targets, returning=returning, seeds=seeds, basis=chosen)
-            traffic = traffic_of(session, how)
-        law_lost = basis is None and before and not has_law(opened)
-    facts = {key: getattr(status, key) for key in ("run", "rounds_done", "clients", "samples", "model_digest")}
-    output.emit({**facts, **traffic}, lambda: pairs(facts))
-    if law_lost:
-        output.warn(LAW_LOST)
-
-
-@app.command("forget-record", short_help="Destroy the key of the record.")
-@grouped
-def forget_record(
-    run: RunPath,
-    yes: Annotated[bool, typer.Option("--yes", help="Do it. There is no way back.")] = False,
-    *,
-    output: Output,
-) -> None:
-    """Destroy the key of the record: afterwards no request can be linked to a client or sample."""
-    if not yes:
-        raise InvalidInput(
-            "a repeated request for erased data will no longer find its receipt, and this cannot be undone",
-            hint="add --yes if that is what you want",
-        )
-    with run_directory.writing(run) as opened:
-        deferral.forget_record(opened)
-    output.emit({"record_forgotten": True}, lambda: "the record's key is destroyed")

@@ -25,7 +25,7 @@ from fedforget.store.run_directory import OpenRun
 
 
 class Working(Protocol):
-    """What a command does on a run: with clients on this machine, or on others."""
+    """A session of a command: with clients on this machine, or on others."""
 
     @property
     def traffic(self) -> Traffic: ...
@@ -40,7 +40,7 @@ class Working(Protocol):
 
 
 def traffic_of(session: Working, how: RoundsOptions) -> dict[str, int]:
-    """Return the bytes up and down as the output shows them; nothing where no message leaves this machine's memory."""
+    """Return the bytes up and down for the output; empty if no message leaves this machine's memory."""
     workforce = how.workforce()
     return asdict(session.traffic) if workforce.uses_nodes or workforce.superlink else {}
 

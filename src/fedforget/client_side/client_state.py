@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from fedforget.store.books.tree import sample_key
 
 @dataclass(frozen=True, slots=True)
 class ClientStatus:
-    """How a client stands. The numbers are its own: the server does not learn them."""
+    """Status of a client. The counts are never sent to the server."""
 
     client: Id
     state_dir: str
@@ -41,9 +41,9 @@ class ClientStatus:
     epoch: int
     root: str | None
     commitment: str | None
-    arriving: int  # samples that wait to be added
+    arriving: int  # pending additions, in samples
     open_requests: tuple[Receipt, ...]
-    problem: str | None  # what is wrong with the record, if anything is
+    problem: str | None  # why the record's event chain does not verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +57,8 @@ class Synchronised:
 class ClientState:
     """A client's state directory.
 
-    ``forget``, ``leave`` and ``sync`` make requests here; they are durable when the call returns, need no connection,
-    and are carried out at the next contacts with the server.
+    ``forget``, ``leave`` and ``sync`` make requests. They are durable when the call returns and need no connection;
+    the server carries them out at the next contacts.
     """
 
     def __init__(self, state_dir: str | Path) -> None:
@@ -75,7 +75,7 @@ class ClientState:
         seed: int | str | None = None,
         dataset: Settings | None = None,
     ) -> ClientState:
-        """Make the state directory of a client. ``samples``: a mapping of stable id → (x, y), or a torch ``Dataset``.
+        """Create the state directory of a client. ``samples``: a mapping of stable id → (x, y), or a torch ``Dataset``.
 
         ``seed``: derive the client's secrets from it; without it they come from the operating system.
         """
@@ -117,7 +117,7 @@ class ClientState:
             return made.signed(key)
 
     def status(self) -> ClientStatus:
-        """Return how the client stands, also while a process works on it."""
+        """Return the status of the client, also while another process has the directory open."""
         with reading(self.path) as state:
             book, record, left = state.book, state.record, state.book.is_empty
             run = record.value("run")
@@ -147,7 +147,7 @@ class ClientState:
         deadline: str | None = None,
         idempotency_key: str | None = None,
     ) -> list[Receipt]:
-        """Ask to forget samples, all or none. The server learns neither which they are nor how many."""
+        """Request erasure of samples, all or none. The server learns neither which they are nor how many."""
         wanted = [canonical_id(each) for each in samples]
         if not wanted:
             raise InvalidInput("no sample is named", hint="give the ids of the samples to forget")
@@ -160,7 +160,7 @@ class ClientState:
         deadline: str | None = None,
         idempotency_key: str | None = None,
     ) -> list[Receipt]:
-        """Ask to forget this client with everything."""
+        """Request erasure of the whole client."""
         return self._submit(submission_of(self.client, None, basis, deadline, idempotency_key))
 
     def sync(
@@ -174,11 +174,12 @@ class ClientState:
         returning: bool = False,
         dry_run: bool = False,
     ) -> Synchronised:
-        """Compare a dataset with the book: ask to forget what vanished or changed, and to add what changed or is new.
+        """Compare a dataset with the book: erase what is missing or changed, add what is changed or new.
 
-        Refuses a source that cannot be read, and to erase more than 1 % of the samples unless ``confirm`` is their
-        number. ``returning``: also add samples that were erased before. ``dry_run``: only compare. The same
-        key again, once nothing more is to be erased, returns the receipts of its requests.
+        Raises InvalidInput if the source cannot be read, and NotConfirmed if more than 1 % of the samples would be
+        erased, unless ``confirm`` is their number. ``returning``: also add samples that were erased before.
+        ``dry_run``: only compare. The same key again, once nothing more is to be erased, returns the receipts of its
+        requests.
         """
         found = contents_of(self.client, samples)
         with reading(self.path) if dry_run else self._working() as state:
@@ -200,7 +201,7 @@ class ClientState:
             return tuple(sorted(left, key=lambda each: (isinstance(each, str), each)))
 
     def receipts(self) -> list[Receipt]:
-        """Return what became of every request, in the order of receipt. The record keeps no ids."""
+        """Return the receipts of all requests, in the order of receipt. The record keeps no ids."""
         with reading(self.path) as state:
             return state.record.book.receipts()
 
@@ -222,7 +223,7 @@ class ClientState:
             return self._leave_in_inbox(submission)
 
     def _leave_in_inbox(self, submission: Submission) -> list[Receipt]:
-        """Leave requests for the process that has the directory open. Refuse them here if a sample is unknown."""
+        """Put requests into the inbox of the process that has the directory open. Refuse unknown samples here."""
         with reading(self.path) as state, of_client(state):
             state.record.book.ids_of_key(submission)
             present_targets(state, state.record.book, submission.requests)
@@ -240,10 +241,3 @@ class ClientState:
 
 def _no_samples(client: Id) -> InvalidInput:
     return InvalidInput(f"client {shown(client)} has no samples", hint="a client takes part with at least one")
-
-
-def samples_named(data: Mapping[Id, Any], client: Id) -> Any:
-    """Return one client's samples of a federated dataset."""
-    if client not in data:
-        raise InvalidInput(f"the dataset has no client {shown(client)}", hint="check --client and --data")
-    return data[client]

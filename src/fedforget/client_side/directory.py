@@ -1,12 +1,12 @@
-"""The state directory of one client: made, opened, closed in canonical form, and found whole after a crash.
+"""The state directory of one client: create it, open it, recover it after a crash, close it in canonical form.
 
 client.toml   function: the client's id and the key of its samples' labels; written last when the directory is made
 client.book   function: its seed, its sample ids with content digests
 uses.db       function: first uses and witnesses
 plan.toml     function: the run's plan, once the server has sent it
-record.db, record.keys   record: requests made here, additions that wait, events, environments
+record.db, record.keys   record: requests of this client, pending additions, events, environments
 receipt-key.pem, receipt-key.pub.pem   sign answers and receipts
-inbox/        requests made while another process has the directory open
+inbox/        requests submitted while another process has the directory open
 lock          held by the process at work
 """
 
@@ -37,6 +37,7 @@ from fedforget.errors import InvalidInput
 from fedforget.evidence.receipts import receipt_key
 from fedforget.requests import inbox
 from fedforget.requests.inbox import Inbox
+from fedforget.requests.lifecycle import Stage
 from fedforget.store import plan_file, uses
 from fedforget.store.names import KEYS, PRIVATE_KEY, PUBLIC_KEY, RECORD, USES
 from fedforget.store.plan_file import PlanFile
@@ -55,7 +56,7 @@ class OpenDirectory:
     memory: OwnMemory
     record: OwnRecord
     inbox: Inbox
-    dirty: bool = False  # something was written, or a crash left something, since it was last closed properly
+    dirty: bool = False  # something was written since it was last closed, or the last process crashed
     _clean: bool = field(default=True)
 
     @property
@@ -71,7 +72,7 @@ class OpenDirectory:
         return self.memory.uses
 
     def has(self, target: Request) -> bool:
-        """Return whether a target is here: this client, or one of its samples."""
+        """Return whether a target is this client or one of its samples."""
         if target.client != self.client or self.book.is_empty:
             return False
         return target.sample is None or target.sample in self.book.samples
@@ -81,7 +82,7 @@ class OpenDirectory:
         return None if Door(self.path).status(plan_file.NAME) is None else PlanFile.read(self.path)
 
     def key(self) -> Ed25519PrivateKey:
-        """Return the key that signs."""
+        """Return the signing key."""
         return receipt_key.known_key(self.path, self.record.value("receipt_key"))
 
     def begin_writing(self) -> None:
@@ -114,16 +115,17 @@ class OpenDirectory:
         self.dirty = False
 
     def _close_record(self) -> None:
-        """Drop the keys that nothing needs any more, and only then note that what they encrypted is purged."""
-        record = self.record
-        finished = record.batches.unfinished()
-        purges = bool(finished) and all(record.batches.stage(each) == "completed" for each in finished)
-        record.vault.renew_spent()
-        record.vault.drop_unused(finishing=purges)
-        for intent in finished if purges else ():
-            record.batches.purged(intent)
-        if record.database.is_writing:
-            record.database.close_folded()
+        batches, database = self.record.batches, self.record.database
+        finished = batches.unfinished()
+
+        def note_purged() -> None:
+            for intent in finished:
+                batches.purged(intent)
+
+        purges = bool(finished) and all(batches.stage(each) == Stage.COMPLETED for each in finished)
+        self.record.vault.purge(note_purged if purges else None)
+        if database.is_writing:
+            database.close_folded()
 
     def close(self) -> None:
         for database in (self.uses.database, self.record.database):
@@ -132,7 +134,7 @@ class OpenDirectory:
 
 @contextlib.contextmanager
 def writing(state: Path) -> Iterator[OpenDirectory]:
-    """Lock a state directory and open it; at the end it is canonical. Raises RunBusy if a process works on it."""
+    """Lock a state directory and open it; close it in canonical form at the end. Raises RunBusy if it is locked."""
     require_client(state)
     with RunLock(state):
         with shared_lock(state):
@@ -147,7 +149,7 @@ def writing(state: Path) -> Iterator[OpenDirectory]:
                 found.recover()
             try:
                 yield found
-            except InvalidInput:  # a refusal, which may be on record
+            except InvalidInput:  # a rejected request, which may have been recorded
                 found.close_canonical()
                 raise
             found.close_canonical()
@@ -157,7 +159,7 @@ def writing(state: Path) -> Iterator[OpenDirectory]:
 
 @contextlib.contextmanager
 def reading(state: Path) -> Iterator[OpenDirectory]:
-    """Open a state directory for reading, also while a process works on it. Writes nothing."""
+    """Open a state directory for reading, also while another process has it open. Writes nothing."""
     require_client(state)
     with shared_lock(state):
         found = _open(state)
@@ -203,7 +205,7 @@ class NewClient:
 
 
 def create(state: Path, new: NewClient) -> None:
-    """Make a state directory, starting over if that was interrupted. Refuse one that exists."""
+    """Create a state directory; start over if that was interrupted. Refuse one that exists."""
     with storage_errors(state):
         state.mkdir(mode=0o700, parents=True, exist_ok=True)
     _refuse_used(state)
@@ -229,14 +231,14 @@ def _refuse_used(state: Path) -> None:
     with storage_errors(state):
         names = {entry.name for entry in state.iterdir()}
     if CLIENT in names:
-        raise InvalidInput(f"{state} is the state directory of a client already", hint="choose another --state-dir")
+        raise InvalidInput(f"{state} is already the state directory of a client", hint="choose another --state-dir")
     foreign = [name for name in names - _OURS if not name.endswith((TEMPORARY, TEMPORARY + JOURNAL, _LOG))]
     if foreign:
         raise InvalidInput(f"{state} holds {min(foreign)}", hint="choose a new or empty directory for --state-dir")
 
 
 def _wipe(state: Path) -> None:
-    """Delete what an interrupted making left."""
+    """Delete what an interrupted creation left."""
     with storage_errors(state):
         for entry in state.iterdir():
             if entry.name != "lock":

@@ -1,4 +1,4 @@
-"""The enrolment file: what a client tells the server about itself before it takes part. It holds nothing secret."""
+"""The enrolment file, with which a client joins a deployment: commitment, root and public key, and nothing secret."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedforget.evidence.receipts.receipt_key import public_pem
 FORMAT = 1
 _PURPOSE = b"fedforget/enrolment/1"
 _FIELDS = {"format", "client", "commitment", "public_key", "root", "signature"}
-_HINT = "let the client make it again: `fedforget client enrolment --state-dir DIR --out FILE`"
+HINT = "let the client write it again: `fedforget client enrolment --state-dir DIR --out FILE`"
 
 
 @dataclass(frozen=True, slots=True)
 class Enrolment:
-    """A client that wants to take part: its commitment to its seed, the root of its samples, and its public key."""
+    """A client's commitment to its seed, the root of its samples, and its public key."""
 
     client: Id
     commitment: bytes
@@ -41,22 +41,22 @@ class Enrolment:
         }
 
     def signed(self, key: Ed25519PrivateKey) -> bytes:
-        """Return the file, signed with the client's own key: its sender has the private half."""
+        """Return the file, signed with the client's key, to prove possession of the private half."""
         fields = self._fields()
         return json.dumps({**fields, "signature": key.sign(_message(fields)).hex()}, indent=2).encode() + b"\n"
 
     @classmethod
     def parsed(cls, data: bytes) -> Enrolment:
-        """Read an enrolment file that anybody may have written. Raise InvalidInput if it is none."""
+        """Parse an untrusted enrolment file. Raise InvalidInput if it is invalid."""
         try:
             return cls._parsed(parse_object(data))
         except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, FedForgetError) as error:
-            raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=_HINT) from error
+            raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=HINT) from error
 
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any]) -> Enrolment:
         if raw.keys() != _FIELDS or raw["format"] != FORMAT:
-            raise ValueError("it has other fields, or another format")
+            raise ValueError("its fields or its format are others")
         key = serialization.load_pem_public_key(raw["public_key"].encode())
         if not isinstance(key, Ed25519PublicKey):
             raise TypeError("its key is of another kind")
@@ -64,7 +64,7 @@ class Enrolment:
         if len(found.commitment) != len(found.root) or len(found.root) != 32:  # noqa: PLR2004 (bytes of BLAKE2b-256)
             raise ValueError("a digest has another length")
         if found._fields() != {name: value for name, value in raw.items() if name != "signature"}:
-            raise ValueError("it is not written as enrolments are")
+            raise ValueError("it is not in canonical form")
         try:
             key.verify(bytes.fromhex(raw["signature"]), _message(found._fields()))
         except InvalidSignature as error:

@@ -1,4 +1,4 @@
-"""Reading the enrolment files that clients hand to the server."""
+"""Read the enrolment files of clients."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def read_enrolments(files: Sequence[Path]) -> list[EnrolledClient]:
     clients = [each.client for each in found]
     twice = next((client for client in clients if clients.count(client) > 1), None)
     if twice is not None:
-        raise InvalidInput(f"two of the files enroll client {shown(twice)}", hint="give each client once")
+        raise InvalidInput(f"two files enroll client {shown(twice)}", hint="give one file for each client")
     return found
 
 
 def _read(file: Path) -> EnrolledClient:
     try:
         data = read_named(file, _MOST)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {file}: {error.strerror}", hint="check the path") from error
+    except ValueError as error:
+        raise InvalidInput(f"{file} is not an enrolment of a client: {error}", hint=enrolment.HINT) from error
     found = enrolment.Enrolment.parsed(data)
     return EnrolledClient(found.client, found.commitment, found.root, found.public_key.public_bytes_raw())

@@ -1,4 +1,4 @@
-"""``client.toml``: who a client is, decided once. It is written last, so a directory without it is made again."""
+"""``client.toml``: a client's id and the key of its labels. Written last: a directory without it is created again."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ Settings = Mapping[str, str | int | float]
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A client's id, the key of the labels of its samples, and where its data come from.
+    """A client's id, the key of its samples' labels, and the source of its data.
 
-    ``sample_key`` is a secret of the client: with it, a reader of a root could test guesses of ids.
+    ``sample_key`` is secret: with it, a reader of a root could test guesses of ids.
     """
 
     client: Id
@@ -66,23 +66,23 @@ class Identity:
     def _decoded(cls, path: Path, data: bytes) -> Identity:
         for line in data.decode().split("\n"):
             if not _LINE.fullmatch(line):
-                raise ValueError(f"{line[:60]!r} is not a line of it")
+                raise ValueError(f"{line[:60]!r} is not a line of such a file")
         text = parse_toml(data)
         if text["format"] > FORMAT:
             raise RunTooNew(f"{path} has format {text['format']}", hint="upgrade fedforget")
         key = bytes.fromhex(text["sample_key"])
         if len(key) != SEED_BYTES or text["seed_origin"] not in ("given", "system") or text["format"] != FORMAT:
-            raise ValueError("a value of it is not one")
+            raise ValueError("a value is invalid")
         return cls(canonical_id(text["client"]), key, text["seed_origin"], dict(text["dataset"]))
 
 
 def _literal(value: str | int | float) -> str:
-    """Return a value as TOML writes it. JSON writes some characters as pairs, which TOML does not know."""
+    """Return a value as TOML writes it. JSON escapes some characters as surrogate pairs, which TOML rejects."""
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def require_client(state: Path) -> None:
-    """Raise NoSuchRun unless the directory is that of a client."""
+    """Raise NoSuchRun unless the directory is a client's state directory."""
     try:
         found = Door(state).status(CLIENT)
     except OSError as error:

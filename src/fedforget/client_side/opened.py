@@ -18,7 +18,7 @@ from fedforget.client_side.directory import OpenDirectory, writing
 from fedforget.client_side.own_ledger import OwnEpoch, OwnLedger
 from fedforget.client_side.own_requests import OwnRequests
 from fedforget.client_side.rules import Here
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.disk.files import path_of
 from fedforget.errors import DataChanged, FedForgetError, InvalidInput, shown
 from fedforget.federation import parcels
@@ -30,13 +30,14 @@ from fedforget.training.environment import numeric_environment
 
 log = logging.getLogger("fedforget")
 
-_UNUSED = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)  # no message that needs a plan gets there
+# Stands in before the plan is known; messages that need a plan are refused.
+_UNUSED = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
 _BEFORE_PLAN = {parcels.PRESENCE, parcels.PLAN}
 
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What computes a client's rounds: the learner, and the names of the module's parts and of the loss."""
+    """A learner for a client's rounds, with the names of the module's parts and of the loss."""
 
     learner: LocalLearner
     names: Mapping[str, str] = field(default_factory=dict)  # training.identity.parts_of
@@ -76,7 +77,7 @@ class OpenClient:
         return CheckedSamples(self.client, ClientData(self.client, samples), self._state.book.contents())
 
     def answer(self, asked: Parcel, learning: LearningOf, fits: Fits = _anything_fits) -> Parcel:
-        """Do what a message asks. ``learning`` is called only if something has to be computed.
+        """Carry out a message and return the signed answer. ``learning`` is called only to compute.
 
         ``fits`` raises an error if the samples cannot be trained under a plan, before the client keeps it.
         """
@@ -117,7 +118,7 @@ class OpenClient:
 def open_client(state_dir: str | Path) -> Iterator[OpenClient]:
     """Open a client's state directory for the block, and keep other processes out.
 
-    First finishes what a crash interrupted, and accepts requests that were made meanwhile.
+    First finishes what a crash interrupted, and accepts requests from the inbox.
     """
     with writing(path_of(state_dir, "a state directory")) as state:
         requests = OwnRequests(state)
@@ -127,7 +128,7 @@ def open_client(state_dir: str | Path) -> Iterator[OpenClient]:
 
 
 class _OnUse:
-    """A learner that is built when it is first needed."""
+    """A learner that is built on first use."""
 
     def __init__(self, make: Callable[[], Learning]) -> None:
         self._make, self._made = make, None
@@ -156,7 +157,9 @@ class CheckedSamples:
 
     def sample(self, client: Id, sample: Id) -> tuple[NDArray[Any], NDArray[Any]]:
         if client != self._client:
-            raise DataChanged(f"client {shown(client)} is not client {shown(self._client)}", hint="check its node")
+            raise DataChanged(
+                f"client {shown(client)} is not client {shown(self._client)}", hint="check its node's configuration"
+            )
         try:
             found, content = self._data.sample(sample), self._data.content(sample)
         except FedForgetError as error:
@@ -165,8 +168,8 @@ class CheckedSamples:
             log.error("the content of %s is not the recorded one", self._data.named(sample))
             raise DataChanged(
                 f"the content of a sample of client {shown(client)} is not the recorded one",
-                hint="the log of its node names it: restore it, or give `fedforget client sync` there: other content "
-                "is another sample",
+                hint="the log of its node names it: restore it, or run `fedforget client sync` there: changed content "
+                "counts as another sample",
             )
         return found
 

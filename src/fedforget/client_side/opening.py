@@ -1,7 +1,6 @@
-"""Openings: what a client shows an auditor, and what the auditor checks with it.
+"""Openings of clients: an auditor computes every draw of a client with one, and so checks when a sample was first used.
 
-An opening holds the client's seed and the ids of its samples with their content digests. With it an auditor computes
-every draw of the client, and so checks that a sample was never used, or when it was first used. It reveals all of that.
+An opening holds the client's seed and the ids of its samples with their content digests. It reveals all of them.
 """
 
 from __future__ import annotations
@@ -64,19 +63,19 @@ class OwnOpening:
     @classmethod
     def _parsed(cls, raw: Mapping[str, Any]) -> OwnOpening:
         if raw.keys() != _FIELDS or raw["format"] != FORMAT:
-            raise ValueError("it has other fields, or another format")
+            raise ValueError("its fields or its format are others")
         contents = {canonical_id(sample): _bytes(content, CONTENT_BYTES) for sample, content in raw["samples"]}
         seed = Seed(_bytes(raw["seed"], SEED_BYTES), _bytes(raw["nonce"], SEED_BYTES))
         return cls(canonical_id(raw["client"]), seed, _bytes(raw["sample_key"], SEED_BYTES), contents)
 
     def root(self, erased: Mapping[Id, bytes] | None = None) -> bytes:
-        """Return the root over the samples, as it was with samples that were erased since."""
+        """Return the root over the samples and over ``erased`` ones, which have left since."""
         contents = {**self.contents, **(erased or {})}
         ids = IdSet.of_canonical(contents)
         return root_of(leaves_of(self.key, ids, [contents[each] for each in ids]))
 
     def require(self, commitment: bytes, root: bytes, erased: Mapping[Id, bytes] | None = None) -> None:
-        """Raise ReceiptRefused unless this opens the client's commitment to its seed, and a root that it told."""
+        """Raise ReceiptRefused unless seed and samples match the client's commitment and root."""
         if self.seed.commitment != commitment:
             raise ReceiptRefused(
                 "the seed is not the one that the client committed to", hint="ask the client for its opening again"
@@ -84,13 +83,13 @@ class OwnOpening:
         if self.root(erased) != root:
             raise ReceiptRefused(
                 "the samples do not have this root",
-                hint="give the root of the same time, and the erased sample with its content digest if it was there",
+                hint="give the root of the time of the opening; or the one before the erasure, with --content",
             )
 
     def first_use(self, plan: Plan, rounds: Iterable[int], sample: Id) -> int | None:
         """Return the first step of these rounds that used a sample, or would have used it; None if none did.
 
-        ``rounds``: those that drew the client. Their slots are the server's draws.
+        ``rounds``: those in which the server drew the client.
         """
         others = IdSet(each for each in self.contents if each != sample)
         client = Client(self.client, others, PrfPriorities(self.seed.value), plan)
@@ -100,5 +99,5 @@ class OwnOpening:
 def _bytes(text: str, size: int) -> bytes:
     found = bytes.fromhex(text)
     if len(found) != size:
-        raise ValueError("a value of it has another length")
+        raise ValueError("a value has another length")
     return found

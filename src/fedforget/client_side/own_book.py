@@ -1,7 +1,7 @@
 """``client.book``: a client's seed, and its sample ids with the digests of their contents.
 
-It is a file of clients' books (``store.books``) with one client, or with none after the client has left. It is
-replaced as a whole when data leave or join. Its root covers the seed and every sample, so damage shows.
+It is a file of clients' books (``store.books``) with one client, or with none after the client has left. Every change
+of the data replaces the file. Its root covers the seed and every sample, so damage is detected.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class OwnBook:
     def _require_present(self) -> None:
         if self.is_empty:
             raise UnknownTarget(
-                f"client {shown(self._client)} has left the run", hint="to come back it needs a new state directory"
+                f"client {shown(self._client)} has left the run", hint="to join again, make a new state directory"
             )
 
     # Writing
@@ -93,7 +93,7 @@ class OwnBook:
         self._replace(Book.made(_NUMBER, [([self._client], [seed], made, roots_of([self._key], made))]))
 
     def remove(self, samples: tuple[Id, ...] | None) -> None:
-        """Remove samples, or (None) the client. Idempotent; writes nothing if they are not there."""
+        """Remove samples, or (None) the client. Idempotent; writes nothing if there is nothing to remove."""
         if self.is_empty:
             return
         rows = [row for each in samples or () if (row := self._book.row(0, each)) is not None]
@@ -102,11 +102,11 @@ class OwnBook:
                 book.without([] if samples is not None else [0], rows)
 
     def join(self, samples: Mapping[Id, bytes]) -> None:
-        """Add samples that are not there. Idempotent."""
+        """Add samples that are not in the book. Idempotent."""
         if samples:
             self._require_present()
         if any(len(content) != CONTENT_BYTES for content in samples.values()):
-            raise RunDamaged(f"{self.path}: the content digest of a sample that joins is invalid")
+            raise RunDamaged(f"{self.path}: the content digest of a new sample is invalid")
         if any(self._book.row(0, each) is None for each in samples):
             with self._changing() as book:
                 book.insert_samples({0: samples})
@@ -136,7 +136,7 @@ class OwnBook:
         return roots_of([self._key], book.contents_of(slice(0, 1)))[0]
 
     def _root_of(self, book: Book) -> bytes:
-        """Return what the header holds: a digest of the client's commitment and of the root over its samples."""
+        """Return the root in the header: it covers the client's commitment and the root over its samples."""
         labels = labels_of(self._key, IdSet.of_blocks(book.clients))
         values = (commitment + root.tobytes() for commitment, root in zip(book.commitments(), book.roots, strict=True))
         return root_of(zip(labels, values, strict=True))

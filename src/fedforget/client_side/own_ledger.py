@@ -1,4 +1,4 @@
-"""A client's ledger on disk: what its party asks of the state directory."""
+"""A client's ledger on disk: how the party reads and changes the state directory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedforget.store.plan_file import PlanFile
 
 
 class OwnLedger:
-    """A ``ClientLedger`` on disk. ``here`` describes what computes; it is asked for only when something is computed."""
+    """A ``ClientLedger`` on disk. ``here`` returns environment and learner; it is called only to compute."""
 
     def __init__(self, state: OpenDirectory, here: Callable[[], Here]) -> None:
         self._state, self._record, self._here = state, state.record, here
@@ -40,7 +40,7 @@ class OwnLedger:
         )
 
     def _ready_additions(self) -> tuple[Addition, ...]:
-        """Return the additions that wait, but those that wait for other content under an id of theirs to go."""
+        """Return the pending additions whose ids are free; others wait until the old content is erased."""
         present = self._state.book.samples
         waiting = self._record.arriving().items()
         return tuple(Addition(handle) for handle, group in waiting if not any(each in present for each in group))
@@ -57,7 +57,7 @@ class OwnLedger:
             given = PlanFile.decode(text.encode())
         except (KeyError, ValueError, TypeError, AttributeError, FedForgetError) as error:
             raise InvalidInput(
-                f"the server sent a plan that cannot be read: {error}", hint="see its version"
+                f"the server sent a plan that cannot be read: {error}", hint="compare the versions of FedForget"
             ) from error
         known = self._state.plan()
         if known is not None and replace(known, server_commitment=given.server_commitment) != given:
@@ -88,7 +88,7 @@ class OwnLedger:
         return [self._requests.samples_of(self._handle(each, withdrawal_in(each))) for each in given]
 
     def _handle(self, given: Id, handle: str | None) -> str:
-        """Refuse ids of samples: a server could test guesses with them."""
+        """Return a handle that this client made. Refuse sample ids: a server could test guesses with them."""
         if handle is None or not self._record.knows_handle(handle):
             raise UnknownTarget(
                 f"client {shown(self._state.client)} made no request {shown(given)}",
@@ -130,10 +130,10 @@ class OwnLedger:
         self._rules.repeated(self._here(), agrees=agrees)
 
     def new_seed(self, key: str, given: Seed | None) -> Seed:
-        """Draw a new seed. It is in the book before the key is noted, and is drawn again if a crash comes between."""
+        """Draw a new seed and write the book before the key. A crash in between makes the next call draw again."""
         if given is not None:
             raise InvalidInput(
-                f"client {shown(self._state.client)} makes its own seed", hint="let the server send a key instead"
+                f"client {shown(self._state.client)} draws its own seed", hint="let the server send a key instead"
             )
         book = self._state.book
         if self._record.value("reseeded") == key:
@@ -145,7 +145,7 @@ class OwnLedger:
 
 
 class OwnEpoch:
-    """A ``ClientEpoch`` on disk. Before the client knows its run, no server can raise it."""
+    """A ``ClientEpoch`` on disk. No server can raise it before the client has joined a run."""
 
     def __init__(self, state: OpenDirectory) -> None:
         self._record = state.record

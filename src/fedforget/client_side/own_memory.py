@@ -8,7 +8,6 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.client_side.own_book import OwnBook
-from fedforget.errors import RunDamaged, shown
 from fedforget.store.environments import Environments
 from fedforget.store.uses import Uses
 
@@ -29,12 +28,7 @@ class OwnMemory:
         return self.book.seed.value
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
-        steps = self.uses.first_steps(client)
-        if steps and not set(steps) <= set(self.book.samples):
-            raise RunDamaged(
-                f"{self.uses.database.path} is damaged: it notes a use of a sample that client {shown(client)} lacks"
-            )
-        return steps
+        return self.uses.checked_first_steps(client, lambda: self.book.samples)
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
         return self.uses.witnesses(client)
@@ -51,7 +45,7 @@ class OwnMemory:
         self.remove([RemoveOrder(self._client, samples)])
 
     def remove_all(self) -> None:
-        """Remove the client: its notes, its samples and its seed."""
+        """Remove the client's notes, samples and seed."""
         self.remove([RemoveOrder(self._client, None)])
 
     def join(self, newcomers: Sequence[Newcomer]) -> None:

@@ -1,7 +1,7 @@
-"""``record.db`` of a client: requests made here, their handles, additions that wait, and events.
+"""``record.db`` of a client: requests of this client, their handles, pending additions, and events.
 
-Its tables of requests and events are those of a run's record. What must not stay is encrypted with keys in
-``record.keys`` (``requests.vault``), so erased ids are gone once their key is.
+Its tables of requests and events are those of a run's record. What must be erasable is encrypted with keys in
+``record.keys`` (``requests.vault``): deleting a key destroys the ids that it encrypted.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import secrets
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.disk.column_checks import check, is_blob, is_name, is_one_of, is_text, is_whole
 from fedforget.disk.database import Database
@@ -21,7 +20,6 @@ from fedforget.requests import chain, schema
 from fedforget.requests.batches import Batches
 from fedforget.requests.book import RequestBook
 from fedforget.requests.chain import EventChain
-from fedforget.requests.lifecycle import Submission
 from fedforget.requests.pseudonyms import Pseudonyms
 from fedforget.requests.vault import Vault
 from fedforget.store import environments
@@ -65,34 +63,16 @@ CREATE TABLE arriving (
 """
 
 
-class _VaultOfClient(Vault):
-    """A vault whose keys also encrypt additions that wait."""
-
-    def used(self) -> set[int]:
-        return super().used() | {key for (key,) in self._database.rows("SELECT key FROM arriving")}
-
-
-class _BookOfClient(RequestBook):
-    """Requests of one client. Those that are accepted together get one handle."""
-
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
-        ids = super().receive(submission, known, record_alias=record_alias)
-        fresh = [own for target, own in zip(submission.requests, submission.ids, strict=True) if target not in known]
-        handle = new_handle()
-        self.database.run_many("INSERT INTO withdrawals VALUES (?, ?)", ((each, handle) for each in fresh))
-        return ids
-
-
 class OwnRecord:
     """The record of a client."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
         self.chain = EventChain(database)
-        self.vault: Vault = _VaultOfClient(database)
+        self.vault = Vault(database, also=["SELECT key FROM arriving"])
         self.pseudonyms = Pseudonyms(database, self.vault)
         self.environments = Environments(database)
-        self.book: RequestBook = _BookOfClient(database, self.chain, self.pseudonyms, self.vault)
+        self.book = RequestBook(database, self.chain, self.pseudonyms, self.vault, self._give_handle)
         self.batches = Batches(database, self.chain, self.pseudonyms, self.vault, ())
 
     def create(self, seed_origin: str, key: str, commitment: bytes) -> None:
@@ -115,7 +95,7 @@ class OwnRecord:
         self.database.run("INSERT OR REPLACE INTO record VALUES (?, ?)", (key, value))
 
     def note(self, event: tuple[str, Mapping[str, Any]] | None = None, **values: Any) -> None:
-        """Store values, durably together, with an event."""
+        """Store values and an event in one transaction."""
         with self.database.transaction():
             for key, value in values.items():
                 self._set(key, value)
@@ -128,13 +108,18 @@ class OwnRecord:
 
     # Withdrawals
 
+    def _give_handle(self, requests: Sequence[str]) -> None:
+        """Give requests that one transaction accepted one handle."""
+        handle = new_handle()
+        self.database.run_many("INSERT INTO withdrawals VALUES (?, ?)", ((each, handle) for each in requests))
+
     def handles(self, requests: Collection[str]) -> dict[str, str]:
         """Return the handle of each of these requests that has one."""
         sql = "SELECT request, handle FROM withdrawals"
         return dict(self.database.rows_in(sql, "request", list(requests)))
 
     def requests_of(self, handles: Collection[str]) -> list[str]:
-        """Return the requests behind handles."""
+        """Return the requests that these handles stand for."""
         rows = self.database.rows_in("SELECT request FROM withdrawals", "handle", sorted(handles))
         return [request for (request,) in rows]
 
@@ -148,7 +133,7 @@ class OwnRecord:
         return str(rows[0][0]) if rows else None
 
     def arriving(self) -> dict[str, dict[Id, bytes]]:
-        """Return the samples of each addition that waits."""
+        """Return the samples of each pending addition."""
         rows = self.database.rows("SELECT handle, key, body FROM arriving ORDER BY handle")
         return {handle: self._decoded(handle, self.vault.keys.decrypt(key, body, handle)) for handle, key, body in rows}
 
@@ -159,9 +144,9 @@ class OwnRecord:
             raise RunDamaged(f"{self.database.path} is damaged: the addition {handle} cannot be read") from error
 
     def keep_arriving(self, samples: Sequence[Mapping[Id, bytes]], kept: Iterable[str] = ()) -> None:
-        """Replace the additions that wait. Each group gets a handle; the first ones keep those in ``kept``.
+        """Replace the pending additions. Each group gets a handle; the first ones keep those in ``kept``.
 
-        All get a new key, so that nothing of a dropped one can be read. Call inside a transaction.
+        All are encrypted with a new key, so that a dropped addition cannot be read. Call inside a transaction.
         """
         handles = list(kept)
         groups = dict(zip([*handles, *(new_handle() for _ in samples[len(handles) :])], samples, strict=True))
@@ -179,7 +164,7 @@ class OwnRecord:
         return [(handle,) for (handle,) in self.database.rows("SELECT handle FROM additions WHERE state = 'waiting'")]
 
     def arrived(self, handles: Collection[str], count: int) -> None:
-        """Note that additions have joined. Idempotent."""
+        """Record that additions have joined the run. Idempotent."""
         waiting = self.arriving()
         if not waiting.keys() & set(handles):
             return

@@ -1,4 +1,4 @@
-"""Requests made at a client: accepted here, carried out when the server asks, purged when the server has finished."""
+"""Requests of a client: accepted here, carried out when the server orders it, purged when the server has finished."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ class OwnRequests:
         self._state = state
         self._book, self._batches = state.record.book, state.record.batches
 
-    # Made here
+    # Accepting
 
     def accept(self, submission: Submission) -> list[Receipt]:
-        """Accept requests, all or none. They are durable when this returns, and wait for the server."""
+        """Accept requests, all or none. They are durable when this returns, and pending until the server asks."""
         with of_client(self._state):
             ids = Intake(self._state, self._book, self._state.inbox).accept(submission)
         log.info("client %s: accepted %d requests", self._state.client, len(ids))
         return attach_known_targets(self._book, self._book.receipts_of(ids), submission.requests)
 
     def accept_inbox(self) -> None:
-        """Accept what was submitted while another process had the directory open."""
+        """Accept the requests that were submitted while another process had the directory open."""
         if self._state.inbox:
             intake = Intake(self._state, self._book, self._state.inbox)
             intake.clear([place for place, _ in intake.accept_inbox()])
 
     def withdrawals(self) -> tuple[ClientRequest, ...]:
-        """Return what waits for the server, by handles."""
+        """Return the pending withdrawals, one for each handle, in the order of receipt."""
         pending = self._book.pending()
         handles = self._state.record.handles(pending)
         found: dict[str, ClientRequest] = {}
@@ -58,10 +58,10 @@ class OwnRequests:
             found[handle] = _joined(known, receipt, whole=whole)
         return tuple(found[handle] for handle in sorted(found, key=lambda each: (found[each].received, each)))
 
-    # Carried out
+    # Carrying out
 
     def samples_of(self, handle: str) -> tuple[Id, ...]:
-        """Return the samples of a withdrawal that waits or is being carried out."""
+        """Return the samples of a withdrawal that is pending or being carried out."""
         ids = self._state.record.requests_of([handle])
         waiting = list(self._book.pending_of(ids).values())
         for intent in self._at(Stage.ACCEPTED):
@@ -76,7 +76,7 @@ class OwnRequests:
         pending = self._book.pending_of(ids)
         whole = handles is None
         if whole and not pending:
-            ordered = Submission.of((Request(self._state.client),), Basis.UNKNOWN)  # the server erases the client
+            ordered = Submission.of((Request(self._state.client),), Basis.UNKNOWN)  # ordered by the server
             pending = self._book.pending_of([receipt.id for receipt in self.accept(ordered)])
         if pending:
             self._enter(pending, leaving=(self._state.client,) if whole else ())
@@ -93,7 +93,7 @@ class OwnRequests:
             self._batches.enter(Intent(tuple(pending), decision), before)
 
     def apply(self) -> None:
-        """Remove what intents name, also of a process that was killed, and note that it is removed. Idempotent."""
+        """Remove the samples of accepted intents, also those of a killed process, and record it. Idempotent."""
         for intent in self._at(Stage.ACCEPTED):
             client = self._state.client
             if intent.decision.leaving:
@@ -111,12 +111,12 @@ class OwnRequests:
             with self._book.transaction():
                 self._state.record.keep_arriving([])
 
-    # Finished
+    # Finishing
 
     def finish(self, handles: Collection[str], facts: Mapping[str, Any]) -> None:
-        """Note that the server has finished these withdrawals; all of them if the client has left.
+        """Record that the server has finished these withdrawals; all of them if the client has left.
 
-        What they erased is purged when the directory is closed. Idempotent.
+        Closing the directory purges the data. Idempotent.
         """
         named = set(self._state.record.requests_of(handles))
         for intent in self._at(Stage.REMOVED):
@@ -146,7 +146,7 @@ class OwnRequests:
 
 
 def _joined(known: ClientRequest, receipt: Receipt, *, whole: bool) -> ClientRequest:
-    """Return a withdrawal with one more of its requests: the weaker basis and the earlier deadline win."""
+    """Return a withdrawal extended by a request. The weaker basis and the earlier deadline win."""
     basis = receipt.basis if known.basis == Basis.EXOGENOUS else known.basis
     deadline = min(filter(None, (known.deadline, receipt.deadline)), default=None)
     return replace(known, basis=basis, deadline=deadline, whole=known.whole or whole)
@@ -154,7 +154,7 @@ def _joined(known: ClientRequest, receipt: Receipt, *, whole: bool) -> ClientReq
 
 @contextlib.contextmanager
 def of_client(state: OpenDirectory) -> Iterator[None]:
-    """Tell where a client's samples are listed, if one of them is unknown."""
+    """Add to UnknownTarget the command that lists the client's samples."""
     try:
         yield
     except UnknownTarget as error:
@@ -167,6 +167,6 @@ def of_client(state: OpenDirectory) -> Iterator[None]:
 def submission_of(
     client: Id, samples: Sequence[Id] | None, basis: str, deadline: str | None, key: str | None
 ) -> Submission:
-    """Return the submission for samples, or (None) for the client with everything."""
+    """Return the submission for samples, or (None) for the whole client."""
     targets = [Request(client)] if samples is None else [Request(client, each) for each in dict.fromkeys(samples)]
     return Submission.of(tuple(targets), basis, deadline=deadline, key=key)

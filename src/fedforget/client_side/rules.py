@@ -1,4 +1,4 @@
-"""What a client checks before it computes: its environment and its learner are those of its own earlier rounds."""
+"""Checks of a client before it computes: environment and learner must be those of its earlier rounds."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedforget.training.environment import arithmetic, numeric_differences
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What computes at a client now: the numeric environment, and the names of the module's parts and of the loss."""
+    """A client's present numeric environment, and the names of the module's parts and of the loss."""
 
     environment: Mapping[str, str]
     learner: Mapping[str, str]
@@ -27,7 +27,7 @@ class Rules:
         self._state, self._record = state, state.record
 
     def before_training(self, round_: int, here: Here, *, mixed: bool) -> None:
-        """Refuse another environment than that of the earlier rounds, and a learner that was not compared."""
+        """Raise EnvironmentDiffers or LearnerDiffers unless both are those of the earlier rounds, or were compared."""
         elsewhere = self._elsewhere(self._record.environments.of_rounds(round_ - 1), here)
         if elsewhere and not mixed:
             raise self._environment_differs(elsewhere[0], here)
@@ -35,14 +35,14 @@ class Rules:
         self._record.environments.begin(round_, here.environment)
 
     def before_repeating(self, round_: int, here: Here, *, bitwise: bool) -> None:
-        """Refuse to compare the bits of a round that another environment computed."""
+        """Raise EnvironmentDiffers if a bitwise comparison is asked of a round from another environment."""
         own = [each for each in self._record.environments.of_rounds(round_) if each.last_round >= round_]
         elsewhere = self._elsewhere(own, here)
         if elsewhere and bitwise:
             raise self._environment_differs(elsewhere[0], here)
 
     def repeated(self, here: Here, *, agrees: bool | None) -> None:
-        """Note a learner that repeats an earlier round, so that its names may differ from those of then."""
+        """Record the names of a learner that repeated an earlier round: they may differ from then on."""
         if agrees and self._record.names("learner") not in ({}, dict(here.learner)):
             self._record.note(("learner renamed", {"compared": True}), learner=_text(here.learner))
 

@@ -1,4 +1,4 @@
-"""The digest of what a client holds of the function: its commitment, the root of its samples, its notes."""
+"""The digest of a client's part of the function: its commitment, the root of its samples, its notes."""
 
 from __future__ import annotations
 

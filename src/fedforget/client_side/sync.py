@@ -1,7 +1,7 @@
-"""Synchronising: compare a client's dataset with its book. What vanished is erased, what is new is added.
+"""Synchronise a client's book with its dataset: erase samples that are missing, add samples that are new.
 
-Other content under an id is another sample: it is erased and added. A sample that was erased before is not added again
-only because it is still in the dataset.
+Changed content under an id counts as another sample: the old one is erased, the new one added. A sample that was erased
+before and is still in the dataset is added again only with ``returning``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.client_side.directory import OpenDirectory
 from fedforget.client_side.own_requests import OwnRequests, submission_of
-from fedforget.data.federated import ClientData
+from fedforget.data.client_data import ClientData
 from fedforget.errors import FedForgetError, InvalidInput, NotConfirmed, shown
 from fedforget.requests.lifecycle import Receipt
 
@@ -23,13 +23,13 @@ _PER_CENT = 100
 
 @dataclass(frozen=True, slots=True)
 class Differences:
-    """How a dataset differs from the book, and from what was asked for already."""
+    """How a dataset differs from the book and from the pending requests."""
 
     vanished: tuple[Id, ...]
     changed: tuple[Id, ...]
     new: tuple[Id, ...]
     returning: tuple[Id, ...]  # erased before, and in the dataset
-    arriving: Mapping[Id, bytes] = field(repr=False)  # what waits to be added once this is carried out
+    arriving: Mapping[Id, bytes] = field(repr=False)  # the pending additions after this synchronisation
     of: int  # samples in the book
 
     @property
@@ -52,7 +52,7 @@ def contents_of(client: Id, samples: Any) -> dict[Id, bytes]:
     except Exception as error:
         raise InvalidInput(
             f"the data of client {shown(client)} cannot be read: {type(error).__name__}: {error}",
-            hint="bring the source back (is the disk mounted?); nothing was erased",
+            hint="restore the data source (is the disk mounted?); nothing was erased",
         ) from error
 
 
@@ -62,7 +62,7 @@ def differences(state: OpenDirectory, found: Mapping[Id, bytes], *, returning: b
     leaving = {each.sample for each in state.record.book.pending().values()}
     if None in leaving:
         raise InvalidInput(
-            f"client {shown(state.client)} is about to leave the run", hint="a client that leaves has nothing to add"
+            f"client {shown(state.client)} is about to leave the run", hint="it cannot be synchronised any more"
         )
     vanished = [sample for sample in known if sample not in found and sample not in leaving]
     changed = [each for each in known if each in found and found[each] != known[each] and each not in leaving]
@@ -75,7 +75,7 @@ def differences(state: OpenDirectory, found: Mapping[Id, bytes], *, returning: b
 
 
 def _was_erased(state: OpenDirectory, sample: Id) -> bool:
-    """Return whether a sample was erased, or is about to be."""
+    """Return whether a sample was erased, or a request to erase it is pending."""
     target = Request(state.client, sample)
     book = state.record.book
     return bool(book.pending_ids([target])) or book.id_of(target) is not None
@@ -86,28 +86,29 @@ def require_confirmed(found: Differences, confirm: int | None) -> None:
     count = len(found.erased)
     if confirm is not None and confirm != count:
         raise NotConfirmed(
-            f"{count} samples would be erased, and {confirm} are confirmed", hint="look with --dry-run; nothing changed"
+            f"{count} samples would be erased, but --confirm says {confirm}",
+            hint="list them with --dry-run; nothing was changed",
         )
     if confirm is None and count * _PER_CENT > found.of:
         raise NotConfirmed(
             f"{count} of {found.of} samples would be erased, more than 1 %",
-            hint=f"if that is right (is every disk mounted?), add --confirm {count}; nothing was changed",
+            hint=f"if that is correct (is every disk mounted?), add --confirm {count}; nothing was changed",
         )
 
 
 def carry_out(
     state: OpenDirectory, found: Differences, basis: str, deadline: str | None, key: str | None
 ) -> list[Receipt]:
-    """Accept the withdrawals and additions of a comparison. They are durable when this returns."""
+    """Accept the requests that a comparison calls for. They are durable when this returns."""
     submission = submission_of(state.client, found.erased, basis, deadline, key) if found.erased else None
     if submission is not None:
-        state.record.book.ids_of_key(submission)  # refuses a key of other requests before anything changes
-    _keep_arriving(state, found.arriving)  # first: other content waits until what it replaces was erased
+        state.record.book.ids_of_key(submission)  # raises if the key was used for other requests
+    _keep_arriving(state, found.arriving)  # first: new content waits until the old content is erased
     return [] if submission is None else OwnRequests(state).accept(submission)
 
 
 def _keep_arriving(state: OpenDirectory, wanted: Mapping[Id, bytes]) -> None:
-    """Let these samples wait, and no others: those that wait already stay under their handles."""
+    """Replace the pending additions with these samples; keep existing handles."""
     record, kept, left = state.record, dict[str, dict[Id, bytes]](), dict(wanted)
     before = record.arriving()
     for handle, group in before.items():

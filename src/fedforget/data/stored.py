@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from fedforget.algorithm.contents import CONTENT_BYTES
 from fedforget.algorithm.ids import Id, IdSet
-from fedforget.data.federated import Array, ClientData, FederatedData
+from fedforget.data.client_data import Array, named
+from fedforget.data.federated import FederatedData
 from fedforget.data.rows import Places, Rows
 from fedforget.errors import DataChanged, shown
 
@@ -19,7 +20,7 @@ Samples = NDArray[np.int64] | Callable[[], IdSet]  # a client's ids, or how to l
 PlacesOf = Callable[[Any, NDArray[np.int64]], Places]  # of a client's ids; raises KeyError or IndexError
 
 
-class StoredClient(ClientData):
+class StoredClient:
     """One client's samples by reference. The set of ids is built on first use."""
 
     def __init__(self, client: Id, rows: Rows, samples: Samples, places: PlacesOf) -> None:
@@ -27,7 +28,7 @@ class StoredClient(ClientData):
         self._made: IdSet | None = None
 
     @property
-    def ids(self) -> IdSet:  # type: ignore[override]
+    def ids(self) -> IdSet:
         if self._made is None:
             self._made = self._of() if callable(self._of) else IdSet.of_integers(self._of)
         return self._made
@@ -60,7 +61,7 @@ class StoredClient(ClientData):
             return self._places_of(self._client, np.asarray(identifiers, np.int64))
         except (KeyError, IndexError, ValueError, OverflowError) as error:
             raise DataChanged(
-                f"{self._missing(identifiers)} is missing from the data", hint="bring it back, or forget it"
+                f"{self._missing(identifiers)} is missing from the data", hint="restore it, or forget it"
             ) from error
 
     def _missing(self, identifiers: Sequence[Id]) -> str:
@@ -68,7 +69,7 @@ class StoredClient(ClientData):
             try:
                 self._places_of(self._client, np.asarray([identifier], np.int64))
             except (KeyError, IndexError, ValueError, OverflowError):
-                return self.named(identifier)
+                return named(self._client, identifier)
         return f"a sample of client {shown(self._client)}"
 
 
@@ -89,7 +90,8 @@ class StoredData(FederatedData):
     ) -> None:
         self.roster = IdSet(samples, what="client id")
         self._given = {}
-        self._clients = {client: StoredClient(client, rows, samples[client], places) for client in self.roster}
+        self._stored = {client: StoredClient(client, rows, samples[client], places) for client in self.roster}
+        self._clients = self._stored
         self._test_rows, self._test_places = test
         self._test: tuple[Array, Array] | None = None
         self.test_owners = test_owners
@@ -102,16 +104,16 @@ class StoredData(FederatedData):
         return self._test
 
     def batch(self, client: Id, samples: Sequence[Id]) -> tuple[Array, Array]:
-        return self._stored(client).batch(samples)
+        return self._own(client).batch(samples)
 
     def _size(self, client: Id) -> int:
-        return self._stored(client).size
+        return self._stored[client].size
 
     def contents(self, client: Id, ids: Iterable[Id]) -> Iterator[tuple[Id, bytes]]:
         wanted = list(ids)
-        return zip(wanted, self._stored(client).contents(wanted), strict=True)
+        return zip(wanted, self._own(client).contents(wanted), strict=True)
 
-    def _stored(self, client: Id) -> StoredClient:
-        found = self[client]
-        assert isinstance(found, StoredClient)  # noqa: S101 (made above)
-        return found
+    def _own(self, client: Id) -> StoredClient:
+        """Return the samples of a client. Raise DataChanged if it is missing."""
+        self[client]
+        return self._stored[client]

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedforget.disk import page_sum, read_only, wal
+from fedforget.disk import connections, page_sum, read_only, wal
 from fedforget.disk.door import Door
 from fedforget.disk.files import (
     TEMPORARY,
@@ -33,7 +32,6 @@ from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import InvalidInput, RunDamaged, StorageFailed, quoted
 
 VERSION = 5  # format version of every database of a run
-_ROOM = 2**17  # with less free space (bytes) the disk counts as full
 _AT_ONCE = 500  # values in one query
 _FOLD_AT = 2**24  # checkpoint the log when it grows beyond this (bytes)
 
@@ -59,12 +57,13 @@ class Database:
         self.behind: WriteBehind | None = None
         self.before_first_write: Callable[[], None] | None = None  # calls ``begin_writing``
         self.changed = create  # since it was opened or rebuilt
+        self._created = create  # by this process: after a crash it is made anew, and its log is not read
         self._writing = create
         self._bound: read_only.Bound | None = None
         self.page_sum: int | None = None  # of the file without its log, where it is known; see ``page_sum``
         with self.errors():
             if create:
-                self._connection = _create(path, schema, version)
+                self._connection = connections.create(path, schema, version)
             else:
                 self._connection, self._bound = read_only.connect(path, schema, version, trusted=trusted)
         if writable and not create:
@@ -78,7 +77,7 @@ class Database:
         self._connection.close()
         self._writing, self._bound = True, None
         with self.errors():
-            self._connection = _connect(self.path)
+            self._connection = connections.connect(self.path)
 
     @property
     def is_writing(self) -> bool:
@@ -114,7 +113,7 @@ class Database:
         text = str(error)
         if "locked" in text:
             return StorageFailed(f"{self.path} is locked by another program", hint="close that program and try again")
-        if "full" in text or ("disk I/O error" in text and _disk_is_full(self.path)):
+        if "full" in text or ("disk I/O error" in text and connections.disk_is_full(self.path)):
             return StorageFailed(
                 f"no space left to write {self.path}",
                 hint="free some space and give the same command again; nothing was lost",
@@ -129,10 +128,12 @@ class Database:
         self._require_writing()
         if self.behind is not None:
             self.behind.flush()
+        self._fold_if_large()
         with self.errors():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 yield
+                self._require_room_in_log()
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
@@ -143,8 +144,21 @@ class Database:
                 with contextlib.suppress(sqlite3.Error):
                     self._connection.execute("ROLLBACK")
                 raise
+        self._fold_if_large()
+
+    def _fold_if_large(self) -> None:
         if self._writing and self._log_size() > _FOLD_AT:
             self.fold()
+
+    def _require_room_in_log(self) -> None:
+        """Refuse a transaction that could make the log longer than a reader takes after a crash."""
+        pages = self._connection.execute("PRAGMA page_count").fetchone()[0]
+        if self._created or pages * PAGE > wal.LARGEST_IMAGE:
+            return
+        with storage_errors(self.path):
+            most = wal.largest_log(self.path.stat().st_size)
+        if wal.largest_after(self._log_size(), pages) > most:
+            raise InvalidInput(f"this changes too much of {self.path} at once", hint="give fewer requests at once")
 
     def _log_size(self) -> int:
         try:
@@ -261,43 +275,3 @@ def discard(rebuilt: Path) -> None:
     """Delete an unfinished copy and the journal that SQLite keeps while writing one."""
     for path in (rebuilt.with_name(rebuilt.name + read_only.JOURNAL), rebuilt):
         unlink_leftover(path)
-
-
-def _create(path: Path, schema: str, version: int) -> sqlite3.Connection:
-    create_private(path)
-    settings = "PRAGMA page_size=4096; PRAGMA journal_mode=MEMORY"
-    return _connect(path, f"{settings}; BEGIN; {schema}; PRAGMA user_version={version}; COMMIT;")
-
-
-def _connection(path: Path) -> sqlite3.Connection:
-    """Open a connection that two threads may use in turn (see ``write_behind``), never at the same time."""
-    return sqlite3.connect(path, isolation_level=None, timeout=10, check_same_thread=False)
-
-
-def _connect(path: Path, script: str = "") -> sqlite3.Connection:
-    """Open a database for writing, after running a script that fills a new one."""
-    connection = _connection(path)
-    try:
-        connection.executescript(script)
-        _prepare(connection)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
-
-
-def _prepare(connection: sqlite3.Connection) -> None:
-    read_only.guard(connection)
-    for setting in (
-        "locking_mode=EXCLUSIVE",
-        "secure_delete=ON",
-        "synchronous=FULL",
-        "wal_autocheckpoint=0",  # see ``Database.fold``
-        "journal_mode=WAL",
-    ):
-        connection.execute(f"PRAGMA {setting}").fetchall()
-
-
-def _disk_is_full(path: Path) -> bool:
-    """Return whether the disk is full. SQLite reports "disk I/O error" when it cannot extend its WAL."""
-    return shutil.disk_usage(path.parent).free < _ROOM

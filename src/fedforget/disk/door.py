@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedforget.disk.files import storage_failure
-from fedforget.errors import InvalidInput, RunDamaged
+from fedforget.errors import FedForgetError, InvalidInput, RunDamaged
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -25,6 +25,7 @@ _LARGE = 2**24  # bytes from which a file may not consist mostly of holes
 _BLOCK = 512  # bytes, the unit of ``st_blocks``
 _SHORT = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _HINT = "restore it from a backup; don't rely on a directory that another party has altered"
+_CHECK = "check the path"
 _KINDS = (
     (stat.S_ISLNK, "a link"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISDIR, "a directory"), (stat.S_ISREG, "a file"),
     (stat.S_ISSOCK, "a socket"), (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
@@ -149,19 +150,30 @@ class Door:
         return RunDamaged(f"{path} is {_kind(mode)}, not a {wanted}", hint=_HINT)
 
 
-def read_named(path: Path, most: int) -> bytes:
+def read_named(path: Path, most: int, hint: str = _CHECK) -> bytes:
     """Return the content of a regular file whose path the caller gives. Follows links.
 
-    Raises InvalidInput for a pipe, a device or a directory, ValueError for more than ``most`` bytes, and OSError.
+    Raises InvalidInput with ``hint`` if it cannot be read or is a pipe, a device or a directory, and ValueError for
+    more than ``most`` bytes.
     """
-    mode = path.stat().st_mode  # merely opening a device can have side effects
-    if not stat.S_ISREG(mode):
-        raise InvalidInput(f"{path} is {_kind(mode)}, not a regular file", hint="give the path of a regular file")
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        data = file.read(most + 1)
+    with unreadable_as(InvalidInput, path, hint):
+        mode = path.stat().st_mode  # merely opening a device can have side effects
+        if not stat.S_ISREG(mode):
+            raise InvalidInput(f"{path} is {_kind(mode)}, not a regular file", hint="give the path of a regular file")
+        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+            data = file.read(most + 1)
     if len(data) > most:
         raise ValueError(f"it has more than {most} bytes")
     return data
+
+
+@contextlib.contextmanager
+def unreadable_as(kind: type[FedForgetError], path: Path, hint: str = _CHECK) -> Iterator[None]:
+    """Turn an OSError of the block, which reads a file, into an error of ``kind`` with path, reason and hint."""
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"cannot read {path}: {error.strerror or error}", hint=hint) from error
 
 
 def _kind(mode: int) -> str:

@@ -40,7 +40,7 @@ class KeyFile:
         self._write({}, _SPARE)
 
     def begin(self, used: Collection[int]) -> None:
-        """Note which keys nothing was encrypted with: those that the database does not refer to. Call before changes.
+        """Record which keys are unused: those that the database does not refer to. Call before changes.
 
         Not after a crash: what was encrypted with a key may have been lost before it was committed.
         """

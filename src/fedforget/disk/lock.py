@@ -32,6 +32,7 @@ _TAKEN = (errno.EACCES, errno.EAGAIN)
 _held: set[str] = set()
 _shared: dict[str, tuple[int, int]] = {}
 _guard = threading.Lock()
+_sections = threading.local()  # the runs of which this thread excludes readers
 
 
 class RunLock:
@@ -143,9 +144,20 @@ def shared_lock(run: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def exclusive_section(run: Path) -> Iterator[None]:
-    """Exclude readers for the block, after waiting for those that are reading."""
-    with _locked(Door(run, _MODELS), fcntl.LOCK_EX), _locked(Door(run), fcntl.LOCK_EX):
+    """Exclude readers for the block, after waiting for those that are reading.
+
+    A thread that is inside already goes on: a commit there may have to fold its log.
+    """
+    key, inside = _key(run), _sections.__dict__
+    if key in inside:
         yield
+        return
+    with _locked(Door(run, _MODELS), fcntl.LOCK_EX), _locked(Door(run), fcntl.LOCK_EX):
+        inside[key] = True
+        try:
+            yield
+        finally:
+            del inside[key]
 
 
 @contextlib.contextmanager

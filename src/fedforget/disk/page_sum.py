@@ -40,7 +40,7 @@ def after_log(before: int, database: Path) -> int:
     if not door.size(database.name + wal.SUFFIX):
         return before
     with door.opened(database.name + wal.SUFFIX) as log_file, door.opened(database.name) as file:
-        log = wal.read(log_file, database)
+        log = wal.read(log_file, database, own=True)
         pages = os.fstat(file).st_size // PAGE
         return _changed(before, log.places, (log_file, file), pages, log.pages)
 

@@ -4,8 +4,8 @@ The signature of a file is what the file system says about it: device, number, s
 of content and of status. A program can set the first time, but not the second. A signature counts on one system and
 until it restarts: after a restart, a copy or a restored backup the file is read and compared as a whole.
 
-Only a list of signatures that no other account can have written counts (``is_only_ours``): anyone on this system can
-note the signature of a file that they made.
+A list of signatures counts only if no other account can have written it (``is_only_ours``): every account of this
+system can note the signature of a file that it made.
 """
 
 from __future__ import annotations

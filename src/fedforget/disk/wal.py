@@ -26,7 +26,7 @@ _FRAME = _FRAME_HEADER + PAGE
 _VERSION = 3007000
 _MAGIC = {0x377F0682: "<u4", 0x377F0683: ">u4"}  # the byte order of the checksum's words
 LARGEST_IMAGE = 2**30  # bytes of a database in memory, which is all that SQLite takes
-_ROOM = 2**26  # a log may have this many bytes,
+_ROOM = 2**27  # a log may have this many bytes,
 _TIMES = 4  # plus this many times the size of its database,
 _LARGEST_COUNTED = 2**28  # of which no more than this counts
 
@@ -46,8 +46,19 @@ def has_content(database: Path) -> bool:
 
 
 def largest_log(size: int) -> int:
-    """Return the most bytes that the log of a database of this size may have."""
+    """Return the most bytes that the log of a database of this size may have. Readers refuse a longer one unread.
+
+    No process of ours writes a longer one: see ``largest_after``.
+    """
     return _ROOM + _TIMES * min(size, _LARGEST_COUNTED)
+
+
+def largest_after(log: int, pages: int) -> int:
+    """Return the most bytes that a log may have after a commit which leaves this many pages.
+
+    A commit writes each page at most once, because SQLite is told to keep changed pages in memory until then.
+    """
+    return (log or _HEADER) + pages * _FRAME
 
 
 def find_problem(database: Path) -> str | None:
@@ -62,11 +73,14 @@ def find_problem(database: Path) -> str | None:
     return None
 
 
-def read(descriptor: int, database: Path) -> Log:
-    """Return the committed frames of an open log; raise RunDamaged if it was altered."""
+def read(descriptor: int, database: Path, *, own: bool = False) -> Log:
+    """Return the committed frames of an open log; raise RunDamaged if it was altered.
+
+    ``own``: this process has the database open for writing, so the log may have any length.
+    """
     path, size = database.with_name(database.name + SUFFIX), os.fstat(descriptor).st_size
     most = largest_log(Door(database.parent).size(database.name) or 0)
-    if size > most:
+    if size > most and not own:
         raise _damaged(path, f"it has {size} bytes; at most {most} are expected")
     log = Log()
     head = os.pread(descriptor, _HEADER, 0)

@@ -23,7 +23,7 @@ from fedforget.algorithm.forget import Request, forget
 from fedforget.algorithm.ids import Id, IdSet, canonical_id
 from fedforget.algorithm.learn import Server, learn
 from fedforget.algorithm.memory import ClientsInMemory, ServerInMemory
-from fedforget.algorithm.plan import KEEP_EVERY, Keep, Plan
+from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, State, Trained, TrainReply
 from fedforget.errors import InvalidInput, UnknownTarget
 from fedforget.federation.local import LocalFederation
@@ -137,20 +137,6 @@ def stored_history(server: Server) -> History:
     return history
 
 
-def law_of_learning(
-    world: World, *, K: int, b: int, E: int, R: int, keep: Keep = KEEP_EVERY, progress: Progress | None = None
-) -> Law:
-    """Return the law of the history of production ``learn`` on ``world``."""
-    plan = Plan(K, b, E, R, keep=keep)
-
-    def run(oracle: Oracle) -> History:
-        server = symbolic_server(world, oracle, plan)
-        learn(server, R)
-        return stored_history(server)
-
-    return enumerate_orders(run, progress)
-
-
 @dataclass(frozen=True, slots=True)
 class Enumeration:
     """The law of a history, and the probability that a request changed a round that was learned already."""
@@ -168,29 +154,14 @@ class Enumeration:
         return cls(law, sum((chance for (_, changed), chance in joint.items() if changed), Fraction(0)))
 
 
-def law_after_forgetting(
-    world: World,
-    requests: Sequence[Any],
-    *,
-    K: int,
-    b: int,
-    E: int,
-    R: int,
-    keep: Keep = KEEP_EVERY,
-    progress: Progress | None = None,
-) -> Law:
+def enumerate_forgetting(
+    world: World, requests: Sequence[Any], plan: Plan, progress: Progress | None = None
+) -> Enumeration:
     """Return the law of the history after production ``learn`` and ``forget`` of a stream of requests.
 
     A request is ``("sample", client, id)`` or ``("client", client)``, with an optional element for the rounds done when
     it arrives, 0 to R (default R); a list of requests arrives at once. Training continues to R afterwards.
     """
-    return enumerate_forgetting(world, requests, Plan(K, b, E, R, keep=keep), progress).law
-
-
-def enumerate_forgetting(
-    world: World, requests: Sequence[Any], plan: Plan, progress: Progress | None = None
-) -> Enumeration:
-    """Return the same law, with the probability that a request changed learned rounds."""
     _require_distinct(world)
     arrivals = [_parse(entry, plan.rounds) for entry in requests]
     _require_sound(world, arrivals, plan.rounds)

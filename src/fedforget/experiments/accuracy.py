@@ -1,7 +1,7 @@
 """Accuracy before unlearning: FATS against FedAvg, paired by seed, with linear models beside them.
 
-Each training goes up to the round at which the requests come. A comparison of two methods says little where a linear
-model does better, so two are measured: one trained centrally on all training samples, and one by FATS with the same
+Each training ends at the round of the requests. A comparison of two methods says little where a linear
+model does better, so two are trained: one centrally on all training samples, and one by FATS with the same
 plan and optimiser.
 """
 
@@ -57,7 +57,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
 
 
 def up_to_requests(dataset: str, method: type[Method], choice: Choice) -> Training:
-    """A method's training up to the round at which the requests come."""
+    """A method's training up to the round of the requests."""
     training = halved(training_of(dataset, method), choice.scale)
     return training.with_plan(rounds=training.request_round)
 
@@ -104,7 +104,7 @@ class _Work:
 
 
 def central_rows(dataset: str, choice: Choice) -> list[Row]:
-    """A linear model trained on all training samples at one place."""
+    """A linear model trained centrally on all training samples."""
     started = time.monotonic()
     problem = build_linear_problem(training_of(dataset), _CENTRAL_SEED, choice)
     x, y = training_samples(dataset, _CENTRAL_SEED, choice)

@@ -1,4 +1,4 @@
-"""The unit of work of every experiment, and what the caller chose."""
+"""The unit of work of every experiment, and the caller's choice of work."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ _INLINE = Workforce()
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What to reproduce, and how large."""
+    """The datasets, scale and runs to reproduce."""
 
     scale: str
     runs: int | None = None  # seeds; None: those of ``settings.runs_of``
-    datasets: tuple[str, ...] = ()  # empty: every one that the experiment knows
+    datasets: tuple[str, ...] = ()  # empty: all of the experiment
     data_dir: Path | None = None
     workforce: Workforce = _INLINE
-    heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
-    check_data: bool = True  # refuse datasets that are not here
+    heartbeat: Callable[[str], None] | None = None  # receives the rounds within a long cell
+    check_data: bool = True  # refuse missing datasets
 
     def seeds(self, experiment: str, dataset: str) -> range:
-        """One per run. Halved by ``small``; ``smoke`` takes one."""
+        """Return the seeds, one per run: half of them at ``small``, one at ``smoke``."""
         wanted = runs_of(experiment, dataset) if self.runs is None else self.runs
         runs = {SMOKE: 1, SMALL: -(-wanted // 2)}.get(self.scale, wanted)
         return range(1, runs + 1)
@@ -37,11 +37,11 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Work that is done whole or not at all: its name, an estimate of its seconds, and the rows that it makes."""
+    """A unit of work, computed as a whole: its name, an estimate of its seconds, and the function of its rows."""
 
     name: str
     seconds: float
     compute: Callable[[], Sequence[Row]]
     seed: int | None = None
-    disk: int = 0  # bytes of states that it keeps in temporary files at once, at most
+    disk: int = 0  # at most, of states in temporary files at the same time
     optimizer: str | None = None  # the optimiser of its training; rows of another one are computed again

@@ -48,7 +48,7 @@ def _real(results: Results, name: str) -> list[Row]:
 
 
 def _learns_as_well(results: Results) -> Found | None:
-    """Holds where both beat a linear model and the interval lies above the goal."""
+    """Judge accuracy before unlearning: holds if both beat a linear model and the interval lies above the goal."""
     found = by_dataset([*_real(results, "accuracy"), *_real(results, "performance")])
     if not found:
         return None
@@ -61,7 +61,7 @@ def _learns_as_well(results: Results) -> Found | None:
 
 
 def _learns_as_fast(results: Results) -> Found | None:
-    """By the mean accuracy over all rounds before the requests: a method that learns later has a lower one."""
+    """Compare the mean accuracy over all rounds before the requests: a slower method has a lower one."""
     learned = [row for row in _real(results, "performance") if row["kind"] == "learned" and row["level"] == "client"]
     words, verdicts = [], {}
     for (dataset,), group in by(learned, "dataset").items():
@@ -75,7 +75,7 @@ def _learns_as_fast(results: Results) -> Found | None:
 
 
 def _pairs(values: Mapping[tuple[str, int], float]) -> list[tuple[float, float]]:
-    """FATS's value and FRS's for each seed that both have."""
+    """Return FATS's and FRS's value for each seed that both have."""
     return [(values["FATS", seed], value) for (method, seed), value in values.items()
             if method == "FRS" and ("FATS", seed) in values]  # fmt: skip
 
@@ -85,7 +85,7 @@ def _interval(found: Difference) -> str:
 
 
 def _less(experiment: str, column: str) -> Callable[[Results], Found | None]:
-    """Whether FATS has less of a quantity than FRS, on average."""
+    """Return whether FATS has less of a quantity than FRS, on average."""
 
     def judge(results: Results) -> Found | None:
         words, holds = [], {}
@@ -101,7 +101,7 @@ def _less(experiment: str, column: str) -> Callable[[Results], Found | None]:
 
 
 def _ends_higher(experiment: str) -> Callable[[Results], Found | None]:
-    """Paired by seed: FATS minus FRS, on the whole test set at the end."""
+    """Compare the final accuracy on the whole test set: FATS minus FRS, paired by seed."""
 
     def judge(results: Results) -> Found | None:
         ends = [row for row in _real(results, experiment) if row["kind"] == "end"]
@@ -118,7 +118,7 @@ def _ends_higher(experiment: str) -> Callable[[Results], Found | None]:
 
 
 def _is_exact(results: Results) -> Found | None:
-    """The digest after unlearning is that of a training from scratch without the data, under the same seeds."""
+    """Compare the digests after unlearning with those of retraining without the data, under the same seeds."""
     checked = [row for row in _real(results, "performance") if row["retrained_digest"]]
     equal = sum(row["model_digest"] == row["retrained_digest"] for row in checked)
     figure = f"{equal} of {len(checked)} unlearned models have the bytes of one trained without the data"
@@ -154,7 +154,7 @@ def _mean_recovery(rows: Sequence[Row]) -> float:
 
 
 def _whole_grids(results: Results) -> Iterator[tuple[str, list[Row]]]:
-    """The datasets whose trade-off has every point: a part of a curve decides nothing."""
+    """Return the datasets whose trade-off curve is complete: a part of a curve decides nothing."""
     for (dataset,), group in by(_real(results, "tradeoff"), "dataset").items():
         points = {(row["kind"], row["K"], row["b"]) for row in group}
         if points >= set(points_of(training_of(dataset))):
@@ -234,7 +234,7 @@ def _stable_in_streams(results: Results) -> Found | None:
 
 
 def _later(_: Results) -> Found | None:
-    """FR² and membership inference are not built yet."""
+    """Return None ("not measured"): FR² and membership inference are not implemented."""
     return None
 
 

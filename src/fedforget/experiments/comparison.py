@@ -1,4 +1,4 @@
-"""Cells that compare methods: learn, take requests, go on; accuracy is measured after every round computed."""
+"""Cells that compare methods: train, carry out requests, continue; every computed round is evaluated."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ from fedforget.experiments.problems import (
 )
 from fedforget.experiments.rows import Row
 from fedforget.experiments.timing import seconds_of
-from fedforget.planner.costs import Withdrawal, forgetting_cost
+from fedforget.planner.costs import forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 
 LEVELS = ("sample", "client")
 Scheduled = tuple[Training, tuple[int, ...]]
@@ -35,9 +36,9 @@ Scheduled = tuple[Training, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One method on one training: it learns once, then both kinds of requests arrive from there.
+    """One method on one training: it trains once, and both kinds of requests continue from there.
 
-    ``arrivals``: the rounds computed when requests come, whatever the method has reached by then. After a single
+    ``arrivals``: the rounds computed when requests come, whichever round the method has reached. After a single
     arrival the method recovers even beyond the horizon, and FATS is compared with a training from scratch.
     """
 
@@ -57,7 +58,7 @@ class Comparison:
 
     @property
     def disk(self) -> int:
-        """FATS keeps every round of the common training, of what is learned again, and of the one from scratch."""
+        """Return the bytes of the kept states: FATS keeps every round of all three trainings."""
         trainings = 3 if self._alone else 2
         return bytes_of_rounds(self.training, trainings * self.training.plan.rounds) if self.method is Fats else 0
 
@@ -76,7 +77,7 @@ class Comparison:
         return [row for level in LEVELS for row in self._level(problem, shared.fork(), level, whole)]
 
     def _requests(self, problem: Problem, level: str) -> list[Request]:
-        """Those of all arrivals, in order."""
+        """Return the requests of all arrivals, in order."""
         return choose_requests(problem, level, self.training.requests * len(self.arrivals), self.seed)
 
     def _level(self, problem: Problem, life: Life, level: str, whole_before: float) -> list[Row]:
@@ -99,7 +100,7 @@ class Comparison:
         }]  # fmt: skip
 
     def _law(self, problem: Problem, life: Life, requests: Sequence[Request]) -> Row:
-        """The law of the time of the first arrival; later ones depend on how far the method has come by then."""
+        """Return the law of the time of the first arrival. Those of later arrivals depend on the round reached."""
         done = life.method.rounds_done
         if self.method is Fats:
             return law_of_requests(problem, requests, done)
@@ -117,7 +118,7 @@ class Comparison:
 def comparison_cells(
     experiment: str, datasets: tuple[str, ...], choice: Choice, schedule: Callable[[Training], Scheduled]
 ) -> Iterator[Cell]:
-    """A cell for each dataset, seed and method; both levels go on from one common training.
+    """A cell for each dataset, seed and method; both levels continue one common training.
 
     ``schedule`` returns the training up to its horizon, and the arrivals.
     """
@@ -132,7 +133,7 @@ def comparison_cells(
 
 
 def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) -> Row:
-    """The exact law of FATS's time for these requests at once, when they come after so many rounds."""
+    """Return the exact law of FATS's time for these requests at once, after so many rounds."""
     sizes = {client: len(ids) for client, ids in problem.data.members().items()}
     lost: dict[Any, int | None] = {}
     for request in requests:
@@ -153,7 +154,7 @@ def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) 
 def facts_of(
     experiment: str, training: Training, problem: Problem, level: str | None, seed: int, scale: str, requests: int
 ) -> Row:
-    """What every row of a life says; ρ is that of the horizon."""
+    """Return the fields of every row of a life; ρ is that of the horizon."""
     plan, sizes = problem.plan, problem.data.sizes()
     return {
         "experiment": experiment, "group": training.dataset, "dataset": training.dataset, "scale": scale,
@@ -173,7 +174,7 @@ def curve_rows(facts: Row, life: Life) -> list[Row]:
 
 
 def arrival_rows(facts: Row, life: Life, first: Row) -> list[Row]:
-    """What each arrival cost until the next one; the first has an exact law."""
+    """Return a row with the cost of each arrival until the next one; the first has an exact law."""
     return [
         {**facts, **(first if number == 0 else {}), "kind": f"arrival {number + 1}", "requests": done.requests,
          "rounds_computed": done.at, "round": done.goal, "steps": done.cost.steps, "bytes_up": done.cost.bytes_up,
@@ -183,7 +184,7 @@ def arrival_rows(facts: Row, life: Life, first: Row) -> list[Row]:
 
 
 def key_rows(facts: Row, life: Life, whole_before: float) -> list[Row]:
-    """Accuracy on the whole test set before the requests, at the lowest point, and at the end."""
+    """Return accuracies on the whole test set: before the requests, at the lowest point, and at the end."""
     lowest = life.lowest[1] if life.lowest else life.method.state.model
     at = {
         "before": (life.before, whole_before),

@@ -1,4 +1,4 @@
-"""What has run: the finished cells of every experiment that trains, of those that the paper's scale asks for."""
+"""Coverage: which cells of the paper's scale are finished, for every experiment that trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Table 2 with ours beside it: samples, M, N, and the ρ that K, b, E and R realise at the round of the requests."""
+"""Table 2 beside our values: samples, M, N, and the ρ that K, b, E and R realise at the round of the requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
 
 
 def rows(choice: Choice) -> list[Row]:
-    """What is printed, and what the data that are here realise."""
+    """Return the printed values, and those that the present data realise."""
     found = [each for each in table2(choice.data_dir) if choice.wants(each.preset)]
     return [_row(each, numbers, choice.scale) for each in found for numbers in (each.printed, each.ours) if numbers]
 

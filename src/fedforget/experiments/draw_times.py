@@ -56,7 +56,7 @@ def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
 
 
 def _common_scale(axes: Axes, values: Sequence[float]) -> None:
-    """One logarithmic axis for all panels, from below the lowest point to above FRS."""
+    """Set one logarithmic axis for all panels, from below the lowest point to above FRS."""
     low, high = 0.8 * min(values), 1.5 * max(values)
     axes.set_ylim(low, high)
     axes.set_yticks(log_ticks(low, high), minor=False)

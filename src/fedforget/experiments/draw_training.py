@@ -52,7 +52,7 @@ def _lives(rows: Sequence[Row], published: Published) -> Figure:
     figure, axes = new_figure(2, sharey=True, height=4.2, width=5.2)
     first = rows[0]
     panels = {level: _PANELS.get((first["experiment"], first["dataset"], level)) for level in LEVELS}
-    if first["scale"] != PAPER:  # other rounds: a published curve would not stand for the same training
+    if first["scale"] != PAPER:  # other rounds: the published curve shows another training
         panels = dict.fromkeys(LEVELS)
     for place, (level, panel) in enumerate(panels.items()):
         _life_panel(axes[0][place], [row for row in rows if row["level"] == level], panel, published)
@@ -91,14 +91,14 @@ def _life_panel(axes: Axes, rows: Sequence[Row], panel: str | None, published: P
 
 
 def _pieces(rows: Sequence[Row]) -> list[dict[int, list[float]]]:
-    """Accuracies by rounds computed, cut where data are removed; a piece begins with what a request left."""
+    """Return accuracies by computed rounds, divided at the requests; a piece begins right after the removal."""
     pieces: dict[int, dict[int, list[float]]] = {}
     for group in by(rows, "seed").values():
         number = 0
         for row in group:
             number += row["kind"] == "removed"
             pieces.setdefault(number, {}).setdefault(row["rounds_computed"], []).append(row["accuracy"])
-    seeds = len({row["seed"] for row in rows})  # a mean over fewer runs would be of another kind
+    seeds = len({row["seed"] for row in rows})  # a mean over fewer runs is not comparable
     return [
         {at: values for at, values in sorted(pieces[number].items()) if len(values) == seeds}
         for number in sorted(pieces)

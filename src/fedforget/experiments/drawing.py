@@ -1,4 +1,4 @@
-"""What the figures share: colours, axes, legends, and both files of each figure."""
+"""Colours, axes, legends and files that all figures share."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def shades(count: int) -> list[Any]:
 
 
 def runs_words(rows: Sequence[Row]) -> str:
-    """How many runs a figure shows, and their scale if it is not the paper's."""
+    """Return the number of runs that a figure shows, and their scale if it is not the paper's."""
     fewest, most = (f([len({row["seed"] for row in each}) for each in by(rows, "method", "kind", "K", "b").values()])
                     for f in (min, max))  # fmt: skip
     count = f"{most} runs" if fewest == most else f"{fewest} to {most} runs"
@@ -75,7 +75,7 @@ def clean(axes: Axes) -> None:
 
 
 def behind(axes: Axes, curve: Sequence[tuple[float, float]], colour: Any) -> None:
-    """A published curve, thin, behind ours."""
+    """Draw a published curve, thin, behind ours."""
     if curve:
         x, y = zip(*curve, strict=True)
         axes.plot(x, y, color=colour, linestyle=(0, (1, 1)), **_THIN)
@@ -90,7 +90,7 @@ def legend_below(figure: Figure, axes: Axes | None, columns: int, extra: Sequenc
 
 
 def published_keys(published: Published, *panels: str | None) -> list[Any]:
-    """The key of published curves, if there is one in any of the panels."""
+    """Return the legend entry of published curves, if a panel has one."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     if not any(panel and published.has(panel) for panel in panels):
@@ -99,7 +99,7 @@ def published_keys(published: Published, *panels: str | None) -> list[Any]:
 
 
 def exact_keys() -> list[Any]:
-    """What points and lines stand for."""
+    """Return the legend entries of points and lines."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     return [

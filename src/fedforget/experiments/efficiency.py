@@ -16,7 +16,8 @@ from fedforget.experiments.problems import natural_sizes
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.settings import EFFICIENCY, Grid
 from fedforget.experiments.simulate import BatchRanks, Whole, draw_slots, first_rounds, rank_target, steps_from_round
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
+from fedforget.planner.costs import forgetting_cost, sample_change
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "efficiency"
 _TARGETS_SMOKE = 40  # clients that withdraw a sample; otherwise each of them does
@@ -24,7 +25,7 @@ _PER_DRAW = 5e-5  # seconds, among a few thousand ids
 
 
 def cells(choice: Choice) -> Iterator[Cell]:
-    """A cell for each panel, M and seed; panels with natural sizes only where the data are here."""
+    """A cell for each panel, M and seed; panels with natural sizes only if the data are present."""
     for name, grid in EFFICIENCY.items():
         if not choice.wants(grid.dataset):
             continue
@@ -39,7 +40,7 @@ def cells(choice: Choice) -> Iterator[Cell]:
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """One training's draws: every K and b of a panel at one M."""
+    """The draws of one training: every K and b of a panel at one M."""
 
     name: str
     grid: Grid

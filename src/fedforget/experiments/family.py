@@ -44,7 +44,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The outcome of a family: how many points, the smallest adjusted bound, and the point that has it."""
+    """The result for a family: the number of points, the smallest adjusted bound, and its point."""
 
     points: int
     adjusted: float
@@ -57,7 +57,7 @@ class Verdict:
 
 
 def judge(points: Sequence[Point]) -> Verdict:
-    """Compare all points with their laws. Says "disagrees" by mistake with probability at most ``FALSE_ALARM``."""
+    """Compare all points with their laws. The probability of a false "disagrees" is at most ``FALSE_ALARM``."""
     if not points:
         return Verdict(0, 1.0, "", 0.0)
     worst = min(points, key=lambda point: point.tail)

@@ -14,7 +14,7 @@ from fedforget.experiments.tables import Table, family_of, mean_of, verdict_word
 
 
 def performance_tables(rows: Sequence[Row]) -> list[Table]:
-    """Also takes the rows of ``accuracy``, which decide the comparison before unlearning where they are there."""
+    """Return the tables. Rows of ``accuracy``, if any, decide the comparison before unlearning."""
     lived = [row for row in rows if row["experiment"] != accuracy.NAME]
     return [plans_table(lived), lives_table(lived), factors_table(lived), *paired_tables(rows)]
 
@@ -24,7 +24,7 @@ def streaming_tables(rows: Sequence[Row]) -> list[Table]:
 
 
 def plans_table(rows: Sequence[Row]) -> Table:
-    """What was planned, with ρ at every round of requests and at the horizon."""
+    """Return the plans, with ρ at every round of requests and at the horizon."""
     header = ("dataset", "M", "N", "K", "b", "E", "requests at rounds", "horizon R", "ρ_C at the first requests",
               "ρ_C at R", "ρ_S at the first requests", "ρ_S at R", "optimisers")  # fmt: skip
     cells = []
@@ -39,7 +39,7 @@ def plans_table(rows: Sequence[Row]) -> Table:
 
 
 def optimiser_words(rows: Sequence[Row]) -> str:
-    """The optimiser of each method, or of all; rows of the first version do not say."""
+    """Return the optimiser of each method, or the common one; rows of the first version lack it."""
     found = {m: sorted({row["optimizer"] or "not noted" for row in each}) for (m,), each in by(rows, "method").items()}
     words = {method: " or ".join(each) for method, each in found.items()}
     if len(set(words.values())) == 1:
@@ -48,7 +48,7 @@ def optimiser_words(rows: Sequence[Row]) -> str:
 
 
 def lives_table(rows: Sequence[Row]) -> Table:
-    """A line for each dataset, level and method, means over seeds."""
+    """Return a line for each dataset, level and method, with means over seeds."""
     header = ("dataset", "level", "method", "runs", "before", "whole set", "lowest", "end", "drop",
               "rounds to recover", "steps", "MB up", "same bytes as from scratch")  # fmt: skip
     cells = []
@@ -72,7 +72,7 @@ def lives_table(rows: Sequence[Row]) -> Table:
 
 
 def factors_table(rows: Sequence[Row]) -> Table:
-    """FATS's steps and bytes as a part of FRS's, measured and by theory; seeds that both methods finished."""
+    """Return FATS's steps and bytes as a share of FRS's, measured and by theory, over the seeds that both finished."""
     header = ("dataset", "level", "runs", "FATS steps", "exact", "FRS steps", "of FRS", "exact", "bytes of FRS",
               "exact")  # fmt: skip
     cells = []
@@ -102,7 +102,7 @@ def models_sent(row: Row) -> float:
 
 
 def arrivals_table(rows: Sequence[Row]) -> Table:
-    """What each arrival of a stream cost."""
+    """Return the cost of each arrival of a stream."""
     header = ("dataset", "level", "method", "arrival", "runs", "at round", "steps", "exact", "MB up")
     arrived = [row for row in rows if row["kind"].startswith("arrival")]
     cells = [

@@ -1,4 +1,4 @@
-"""The life of a method: it learns, requests arrive, it goes on; its accuracy is measured after every round computed."""
+"""The life of a method: training, requests, training again. Its model is evaluated after every computed round."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from fedforget.session.workforce import INLINE
 from fedforget.training.evaluation import TestSet
 from fedforget.training.weights import Weights
 
-FEW = 2000  # test images that every round is measured on; the whole set at the moments that are tabulated
+FEW = 2000  # test images for every round; the tabulated rounds use the whole set
 LAST = 5  # rounds whose mean accuracy counts as the accuracy before a request
-WITHIN = 0.01  # of the accuracy before: recovered
+WITHIN = 0.01  # below the accuracy before: counts as recovered
 _BEAT = 10  # rounds
 
 
 class Meter:
-    """Measures models on a fixed part of the test set, evenly spread over it, and on all of it.
+    """Evaluates models on a fixed, evenly spread part of the test set, and on all of it.
 
-    ``leaving``: clients that will be erased. Their own test samples are left out from the beginning, so that accuracy
+    ``leaving``: clients that will be erased. Their test samples are left out from the beginning, so that accuracy
     before and after is measured on the same samples.
     """
 
@@ -55,7 +55,7 @@ class Meter:
 
     @contextlib.contextmanager
     def job(self) -> Iterator[BackgroundJob | None]:
-        """A process of its own where worker processes train; None where this process does everything."""
+        """Yield a background process beside the pool; None if this process trains."""
         workforce = self._problem.workforce
         if workforce.federation == INLINE:
             yield None
@@ -70,7 +70,7 @@ def _one_thread() -> None:
 
 @dataclass(slots=True)
 class Moment:
-    """A model on the way: after so many rounds computed, it is the model of this round."""
+    """A model during training: its round, and the number of rounds computed until then."""
 
     rounds_computed: int
     round: int
@@ -80,9 +80,9 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Unlearning:
-    """What requests did: the round that was done, the round that was left, and the cost to get back there."""
+    """The effect of requests: the round before, the round after the removal, and the cost to return to the former."""
 
-    at: int  # rounds computed when they came
+    at: int  # rounds computed when they arrived
     goal: int
     left: int
     requests: int
@@ -91,7 +91,7 @@ class Unlearning:
 
 @dataclass(slots=True)
 class Life:
-    """A method, what happened to it, and the models that its table needs."""
+    """A method with its history, and the models that the tables need."""
 
     method: Method
     meter: Meter
@@ -102,7 +102,7 @@ class Life:
     heartbeat: Callable[[str], None] | None = None
 
     def learn(self, *, computed: int | None = None, until: int | None = None) -> Cost:
-        """Go on until so many rounds have been computed, or until a round is reached; at most the plan's last."""
+        """Train until this many rounds are computed, or until a round is reached; at most to the plan's last round."""
         goal = self.method.problem.plan.rounds if until is None else until
         if computed is not None:
             goal = min(goal, self.method.rounds_done + computed - self.computed)
@@ -139,7 +139,7 @@ class Life:
             self.lowest = accuracy, weights
 
     def unlearn(self, requests: Sequence[Request], until_computed: int | None = None) -> Unlearning:
-        """Remove the data, measure what is left, and get back to the same round; or until the next requests come."""
+        """Remove the data, evaluate the model, and train back to the same round, or until the next requests."""
         goal, at = self.method.rounds_done, self.computed
         cost = self.method.remove(requests)
         left = self.method.rounds_done
@@ -153,23 +153,23 @@ class Life:
         return self.unlearnings[-1]
 
     def fork(self) -> Life:
-        """A second life from here on."""
+        """Return a copy that continues independently."""
         return Life(self.method.fork(), self.meter, self.computed, list(self.moments), heartbeat=self.heartbeat)
 
     @property
     def before(self) -> float:
-        """The mean accuracy of the last rounds before the first request."""
+        """Return the mean accuracy of the last rounds before the first request."""
         learned = [moment.accuracy for moment in self.moments if moment.phase == "learned"]
         return float(np.mean(learned[-LAST:]))
 
     @property
     def drop(self) -> float | None:
-        """How far accuracy fell below ``before``."""
+        """Return how far accuracy fell below ``before``."""
         return None if self.lowest is None else self.before - self.lowest[0]
 
     @property
     def recovery(self) -> int | None:
-        """Rounds computed after the first request until accuracy is within a point of ``before``; None: never."""
+        """Return the rounds computed until accuracy is within a point of ``before`` again; None: never."""
         if not self.unlearnings:
             return None
         first, goal = self.unlearnings[0].at, self.before - WITHIN

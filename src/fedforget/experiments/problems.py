@@ -1,4 +1,4 @@
-"""The trainings of the experiments: which data, which plan, which requests, at which scale."""
+"""The trainings of the experiments: data, plan, requests and scale."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from fedforget.algorithm.plan import LocalOptimizer, Plan
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.algorithm.streams import numpy_stream
 from fedforget.baselines.fats import Fats
-from fedforget.baselines.fedavg import FedAvg
+from fedforget.baselines.fedavg import Averaging
 from fedforget.baselines.method import Method, Problem
 from fedforget.data.check import is_found
-from fedforget.data.federated import Array, FederatedData
+from fedforget.data.client_data import Array
+from fedforget.data.federated import FederatedData
 from fedforget.data.federations import DataChoice, Federation, StoredFederation, chosen, model_settings
 from fedforget.data.ownership import places_by
 from fedforget.data.places import find
@@ -35,7 +36,7 @@ WRITERS = "femnist-writers"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """One training: the plan up to the horizon, the round of the requests, and how many there are."""
+    """One training: the plan up to the horizon, and the round and number of the requests."""
 
     dataset: str  # the name of a preset, or digits
     plan: Plan
@@ -59,15 +60,15 @@ def training_of(dataset: str, method: type[Method] = Fats) -> Training:
     if dataset not in PRESETS:
         raise InvalidInput(f"unknown dataset {quoted(dataset)}", hint=f"use one of: {', '.join((*PRESETS, DIGITS))}")
     preset, schedule = PRESETS[dataset], SCHEDULES[dataset]
-    optimizer = preset.tuned_for_fedavg if issubclass(method, FedAvg) else preset.tuned
+    optimizer = preset.tuned_for_fedavg if issubclass(method, Averaging) else preset.tuned
     plan = Plan(preset.clients_per_round, preset.batch_size, preset.local_steps, schedule.horizon, optimizer)
     return Training(dataset, plan, preset.rounds, schedule.requests, schedule.streaming_horizon)
 
 
 def datasets_of(choice: Choice, names: tuple[str, ...]) -> list[str]:
-    """The datasets of an experiment: those that were asked for, else its own; digits stand in at ``smoke``.
+    """The datasets of an experiment: the chosen ones, else its own; digits at ``smoke``.
 
-    Raises DataMissing if one is not here, before anything is computed.
+    Raises DataMissing if one is missing, before anything is computed.
     """
     found = [name for name in choice.datasets if name in names or name == DIGITS]
     if not choice.datasets:
@@ -79,12 +80,12 @@ def datasets_of(choice: Choice, names: tuple[str, ...]) -> list[str]:
 
 
 def is_available(dataset: str, choice: Choice) -> bool:
-    """Whether the data of a dataset are here."""
+    """Return whether the data of a dataset are present."""
     return dataset == DIGITS or is_found(PRESETS[dataset].data, choice.data_dir) is not None
 
 
 def natural_sizes(dataset: str, choice: Choice) -> list[int]:
-    """The sizes of a dataset's natural clients; none if its data are not here."""
+    """The sizes of a dataset's natural clients; none if its data are missing."""
     if not is_available(dataset, choice):
         return []
     return chosen(DataChoice(PRESETS[dataset].data, None, "natural", None, choice.data_dir), bytes(32)).sizes()
@@ -103,7 +104,7 @@ def build_problem(training: Training, seed: int, choice: Choice) -> Problem:
 
 
 def build_linear_problem(training: Training, seed: int, choice: Choice) -> Problem:
-    """The same with a linear model."""
+    """Return the same training with a linear model."""
 
     def settings(usual: Settings, data: FederatedData) -> Settings:
         assert data.test is not None  # noqa: S101 (every built-in dataset has one)
@@ -146,7 +147,7 @@ def training_samples(dataset: str, seed: int, choice: Choice) -> tuple[Array, Ar
 
 
 def bytes_of_rounds(training: Training, rounds: int) -> int:
-    """The size of so many states of a training."""
+    """Return the size of this many states of a training."""
     models = federation_models(training.dataset)
     return 4 * rounds * parameters_of_settings(model_settings(models, None))
 
@@ -171,7 +172,7 @@ def leaving_clients(requests: Sequence[Request]) -> set[Id]:
 
 
 def halved(training: Training, scale: str) -> Training:
-    """Half the rounds at ``small``: ρ halves with them."""
+    """Return the training at a scale: ``small`` has half the rounds, which halves ρ."""
     if scale != SMALL:
         return training
     plan = replace(training.plan, rounds=max(2, training.plan.rounds // 2))

@@ -14,6 +14,7 @@ import os
 from collections import defaultdict
 from pathlib import Path
 
+from fedforget.disk.door import unreadable_as
 from fedforget.errors import InvalidInput
 
 VARIABLE = "FEDFORGET_PUBLISHED"
@@ -38,12 +39,13 @@ class Published:
 
     def _read(self, path: Path) -> None:
         try:
-            with path.open(encoding="utf-8", newline="") as file:
+            with (
+                unreadable_as(InvalidInput, path, "correct --published"),
+                path.open(encoding="utf-8", newline="") as file,
+            ):
                 for row in csv.DictReader(file):
                     key = row["figure"].split()[0], row["line"], row["y_name"]
                     self._curves[key].append((float(row["x"]), float(row["y"])))
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="correct --published") from error
         except (KeyError, ValueError, TypeError, IndexError, AttributeError) as error:
             raise InvalidInput(
                 f"{path} is not a file of published curves: {type(error).__name__}: {error}",

@@ -22,7 +22,7 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid #e4e7eb}
 th{text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
 .note{font-size:.85rem;color:#52606d}.wide{overflow-x:auto}h2{margin-top:2.5rem}
 """
-_ROWS = ("runs", "seeds", "datasets")  # noted by the first version for its last call only: the rows tell
+_ROWS = ("runs", "seeds", "datasets")  # the first version recorded these for its last call only: the rows have them
 Section = tuple[str, str, Sequence[Table], Sequence[Path]]
 
 
@@ -67,7 +67,7 @@ def shown(value: Any) -> str:
 
 
 def read_settings(out: Path) -> dict[str, dict[str, Any]]:
-    """How each experiment in a results directory was run; empty if that was not noted."""
+    """How each experiment in a results directory was run; empty if that was not recorded."""
     path = out / SETTINGS
     if not path.exists():
         return {}
@@ -77,7 +77,7 @@ def read_settings(out: Path) -> dict[str, dict[str, Any]]:
             return {name: dict(each) for name, each in found.items()}
         except (ValueError, TypeError, AttributeError) as error:
             raise InvalidInput(
-                f"{path} does not hold settings: {error}", hint="delete it; the results don't need it"
+                f"{path} does not hold settings: {error}", hint="delete it; the results do not need it"
             ) from error
 
 

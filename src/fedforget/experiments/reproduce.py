@@ -44,7 +44,7 @@ Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
 @dataclass(frozen=True, slots=True)
 class Experiment:
-    """An experiment: what it computes, what it draws and what it tabulates."""
+    """An experiment: its cells, its figures and its tables."""
 
     name: str
     what: str
@@ -52,7 +52,7 @@ class Experiment:
     draw: Draw
     tables: Callable[[Sequence[Row]], list[Table]]
     trains: tuple[str, ...] = ()  # the datasets that it trains on
-    beside: str | None = None  # the experiment whose rows its tables take too
+    beside: str | None = None  # an experiment whose rows its tables use, too
 
 
 def _nothing(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
@@ -121,18 +121,7 @@ def reproduce(
     progress: Progress,
 ) -> dict[str, Part]:
     """Compute what is missing in ``out``, and write CSV, JSON, figures and ``report.html``."""
-    for name in names:
-        if name not in EXPERIMENTS:
-            raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
-    _check_datasets(choice)
-    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}  # refuses what cannot be done
-    if not any(work.values()):
-        raise InvalidInput(
-            f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
-            hint="leave out --dataset to see the experiment's own datasets",
-        )
-    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
-    require_room(largest.disk, largest.name)
+    work = _cells(names, choice)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
@@ -146,15 +135,32 @@ def reproduce(
     parts = {}
     for name in names:
         if pending[name]:
-            write_settings(out, name, choice)  # first, so that a killed command leaves them too
+            write_settings(out, name, choice)  # first, so that they exist after a kill
         _compute(files[name], pending[name], name, progress)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
     _report(out, parts)
     return parts
 
 
+def _cells(names: Sequence[str], choice: Choice) -> dict[str, list[Cell]]:
+    """Return the cells of each experiment. Raise InvalidInput or StorageFailed if they cannot be computed here."""
+    for name in names:
+        if name not in EXPERIMENTS:
+            raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
+    _check_datasets(choice)
+    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}
+    if not any(work.values()):
+        raise InvalidInput(
+            f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
+            hint="leave out --dataset to see the experiment's own datasets",
+        )
+    largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
+    require_room(largest.disk, largest.name)
+    return work
+
+
 def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
-    """Whether a finished cell was computed with another optimiser than the cell's."""
+    """Return whether a finished cell was computed with another optimiser than the present one."""
     return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
 
 
@@ -206,13 +212,13 @@ def _finish(
 
 
 def _with_scale(table: Table, rows: Sequence[Row]) -> Table:
-    """Say which datasets were run at a smaller scale than the paper's."""
+    """Return a note on datasets that were run at a smaller scale than the paper's."""
     smaller = sorted({f"{row['dataset']} at {row['scale']} scale" for row in rows if row["scale"] != PAPER})
     return replace(table, title=f"{table.title} ({', '.join(smaller)})") if smaller else table
 
 
 def redraw(out: Path, published: Published) -> dict[str, Part]:
-    """Figures, tables and report of every CSV in a directory, without computing anything."""
+    """Write figures, tables and report of every CSV in a directory, without computing anything."""
     parts = {}
     for name, experiment in EXPERIMENTS.items():
         if (out / f"{name}.csv").exists():
@@ -229,7 +235,7 @@ def _report(out: Path, parts: Mapping[str, Part]) -> None:
 
 
 def write_settings(out: Path, name: str, choice: Choice) -> None:
-    """Note how an experiment was run last: scale, versions and machine. Datasets and seeds are in its rows."""
+    """Record how an experiment was run last: scale, versions and machine. Datasets and seeds are in its rows."""
     write_durably(out / SETTINGS, _json({**read_settings(out), name: settings_of(choice)}))
 
 

@@ -22,11 +22,12 @@ from fedforget.experiments.simulate import (
     steps_from_round,
     stream_first_rounds,
 )
-from fedforget.planner.costs import Withdrawal, client_change, expected_stream_cost, forgetting_cost
+from fedforget.planner.costs import expected_stream_cost, forgetting_cost
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "requests"
 AT_ONCE, IN_A_STREAM = "at once", "one after another"
-_STREAMS_SMOKE = 4  # streams a run; otherwise as many as there are disjoint ones
+_STREAMS_SMOKE = 4  # streams in a run; otherwise as many as are disjoint
 _SAMPLES = 1  # N does not matter for clients
 
 
@@ -121,7 +122,7 @@ class _Work:
         }  # fmt: skip
 
     def _frs(self, requests: int) -> Row:
-        """One retraining, whatever the number; after each request of a stream it would be as many."""
+        """Return the row of FRS: one retraining for requests at once. In a stream, each request would cost as much."""
         steps = self.grid.rounds * self.grid.local_steps
         return {**self._facts(AT_ONCE, requests), "method": "FRS", "steps": steps, "theory_steps": steps}
 

@@ -1,4 +1,4 @@
-"""The page of results: written from the rows in a directory, never by hand."""
+"""The page of results, written from the rows in a directory."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def _shown(path: Path) -> str:
 
 
 def _claims(results: Mapping[str, Sequence[Row]]) -> str:
-    """Judged from rows of the paper's scale only."""
+    """Return the verdict on each claim, from rows of the paper's scale only."""
     results = {name: [row for row in rows if row["scale"] == PAPER] for name, rows in results.items()}
     lines = ["\n## Claim by claim\n", "| section | the paper's claim, in our words | our figure | verdict |",
              "|---|---|---|---|"]  # fmt: skip

@@ -54,7 +54,7 @@ class ResultsFile:
             write_durably(self.path, kept)
 
     def drop(self, cells: Collection[str]) -> None:
-        """Forget finished cells, durably."""
+        """Drop finished cells, durably."""
         self.rows = [row for row in self.rows if row["cell"] not in cells]
         self.finished -= set(cells)
         write_durably(self.path, _encoded([dict(zip(COLUMNS, COLUMNS, strict=True)), *self.rows]))
@@ -75,7 +75,7 @@ class ResultsFile:
 
 
 def parse(text: str, path: Path) -> list[Row]:
-    """The rows of a CSV text: numbers as numbers, empty cells as None. An earlier version's lack the last columns."""
+    """The rows of a CSV text: numbers as numbers, empty cells as None. Older rows lack the last columns."""
     reader = csv.reader(io.StringIO(text))
     header = next(reader, COLUMNS)
     if len(header) < _OLDEST or tuple(header) != COLUMNS[: len(header)]:
@@ -95,7 +95,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def finished_rows(rows: Iterable[Row]) -> list[Row]:
-    """Drop cells with fewer rows than they say."""
+    """Drop cells with fewer rows than they state."""
     cells: dict[str, list[Row]] = {}
     for row in rows:
         cells.setdefault(row["cell"] or "", []).append(row)
@@ -103,7 +103,7 @@ def finished_rows(rows: Iterable[Row]) -> list[Row]:
 
 
 def optimizers_of(rows: Iterable[Row]) -> dict[str, str | None]:
-    """The optimiser that each cell was computed with; None where its rows do not say."""
+    """The optimiser that each cell was computed with; None if its rows lack it."""
     return {row["cell"]: row["optimizer"] for row in rows}
 
 

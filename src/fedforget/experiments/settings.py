@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long a dataset's published plots are, and how many requests come at once (Section 6.2.1)."""
+    """The horizon of a dataset's published plots, and the number of requests at once (Section 6.2.1)."""
 
     horizon: int  # rounds in Figures 1 and 5
     requests: int
@@ -21,14 +21,14 @@ SCHEDULES: Mapping[str, Schedule] = {
     "cifar-10": Schedule(70, 5),
     "cifar-100": Schedule(70, 5),
     "femnist": Schedule(500, 10, 120),
-    "femnist-writers": Schedule(51, 10, 120),  # 51 is ours: as 500 is to 350, where the requests come at round 36
+    "femnist-writers": Schedule(51, 10, 120),  # 51 is our choice: the ratio of 500 to 350, for requests at round 36
     "shakespeare": Schedule(50, 5),
 }
 STREAMING_ROUNDS = (20, 40, 60)
 
 RUNS = 5  # seeds of an experiment, unless the caller says how many or the next table does
 FEWER_OR_MORE: Mapping[tuple[str, str], int] = {
-    ("accuracy", "mnist"): 20,  # five could not decide it
+    ("accuracy", "mnist"): 20,  # five did not decide it
     ("tradeoff", "mnist"): 3,
     ("tradeoff", "fashion-mnist"): 3,
     **{(experiment, "femnist"): 1 for experiment in ("accuracy", "performance", "streaming")},  # minutes a training
@@ -36,7 +36,7 @@ FEWER_OR_MORE: Mapping[tuple[str, str], int] = {
 
 
 def runs_of(experiment: str, dataset: str) -> int:
-    """How many seeds an experiment takes on a dataset at the scale ``paper``."""
+    """Return the number of seeds of an experiment on a dataset at the scale ``paper``."""
     return FEWER_OR_MORE.get((experiment, dataset), RUNS)
 
 

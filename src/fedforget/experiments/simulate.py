@@ -28,7 +28,7 @@ def draw_slots(seeds: SeedSource, clients: int, rounds: int, slots: int) -> Whol
 
 
 def draw_slot_orders(seeds: SeedSource, clients: int, rounds: int, slots: int, depth: int) -> Whole:
-    """The ``depth`` clients with the smallest priorities in each slot, in order: who fills it as others leave."""
+    """The ``depth`` clients with the smallest priorities in each slot, in order: the next fills it when one leaves."""
     priorities, roster = PrfPriorities(seeds.server().value), IdSet(range(clients))
     orders = np.empty((rounds, slots, depth), np.int64)
     for round_ in range(rounds):
@@ -49,14 +49,6 @@ def first_rounds(slots: Whole, clients: int, counts: Sequence[int]) -> dict[int,
         if count in counts:
             found[count] = np.where(first == never, 0, first)
     return found
-
-
-def last_rounds(slots: Whole, clients: int, count: int) -> Whole:
-    """The last round of every client with K = ``count``; 0 for a client that no slot holds."""
-    last = np.zeros(clients, np.int64)
-    for slot in range(count):
-        np.maximum.at(last, slots[:, slot], np.arange(1, len(slots) + 1))
-    return last
 
 
 def steps_from_round(first: Whole, rounds: int, local_steps: int) -> Whole:
@@ -88,7 +80,7 @@ class BatchRanks:
 def rank_target(
     seeds: SeedSource, slots: Whole, client: int, samples: int, sample: int, local_steps: int
 ) -> BatchRanks:
-    """Where a sample of a client with N stands in the order of each local step that the client may take."""
+    """The rank of a sample, of a client with N samples, in each local step that the client may take."""
     at = np.argwhere(slots == client)
     rounds, places = np.unique(at[:, 0], return_index=True)
     priorities, ids, block = PrfPriorities(seeds.client(client).value), IdSet(range(samples)), id_block(client)
@@ -102,7 +94,7 @@ def rank_target(
 
 
 def stream_first_rounds(orders: Whole, targets: Sequence[int], counts: Sequence[int]) -> dict[int, list[int]]:
-    """For each K, the first round of every target when those before it have left already; 0 if none holds it.
+    """For each K, the first round of every target after the earlier targets have left; 0 if none holds it.
 
     A slot whose client has left holds the next in its order.
     """

@@ -1,4 +1,4 @@
-"""The paper's Table 2, and beside it what our presets have on the data that are here."""
+"""The paper's Table 2 beside the values of our presets on the present data."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A preset: what Table 2 prints (None: not a row of it), and what the data here give (None: not found)."""
+    """A preset: the values that Table 2 prints (None: not a row of it), and those of the data (None: missing)."""
 
     preset: str
     clients_per_round: int  # K

@@ -1,4 +1,4 @@
-"""Tables of the experiments: what a reader wants to know without looking at every row."""
+"""Tables of the experiments, which summarise their rows."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def verdict_words(found: Verdict) -> str:
 
 
 def seeds_table(results: Mapping[str, Sequence[Row]]) -> Table:
-    """Which seeds the rows of each experiment and dataset come from."""
+    """Return the seeds of the rows, by experiment and dataset."""
     lines = []
     for name, rows in results.items():
         for (dataset, scale), group in by(rows, "dataset", "scale").items():

@@ -1,4 +1,4 @@
-"""Estimates of how long a training takes, printed before it starts."""
+"""Estimates of the duration of a training, printed before it starts."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MEASURING = 0.5  # seconds to measure a model of the CNN on 2,000 images
 
 
 def seconds_of(training: Training, rounds: int, choice: Choice) -> float:
-    """A rough estimate for so many rounds computed and measured."""
+    """Return a rough estimate for computing and evaluating this many rounds."""
     plan = training.plan
     step = _STEP.get(training.dataset, _CNN_STEP)
     measuring = 0.01 if training.dataset in _STEP else _MEASURING

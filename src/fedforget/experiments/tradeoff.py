@@ -25,7 +25,8 @@ from fedforget.experiments.problems import Training, build_problem, bytes_of_rou
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
-from fedforget.planner.costs import Withdrawal, client_change, forgetting_cost, sample_change
+from fedforget.planner.costs import forgetting_cost, sample_change
+from fedforget.planner.round_law import Withdrawal, client_change
 
 NAME = "tradeoff"
 DATASETS = ("mnist", "fashion-mnist")
@@ -44,7 +45,7 @@ def points_of(training: Training) -> list[tuple[str, int, int]]:
 
 
 def cells(choice: Choice) -> Iterator[Cell]:
-    """A cell for each point and seed: one training up to the round at which the requests come."""
+    """A cell for each point and seed: one training up to the round of the requests."""
     for dataset in datasets_of(choice, DATASETS):
         training = halved(training_of(dataset), choice.scale)
         points = points_of(training)[:: 2 if choice.scale == SMOKE else 1]
@@ -111,7 +112,7 @@ def times(problem: Problem, method: Fats, level: str) -> Row:
 
 
 def _law(problem: Problem, size: int, level: str) -> tuple[float, float]:
-    """Mean and variance of the time of one request, for a client with so many samples."""
+    """Return mean and variance of the time of one request, for a client of this size."""
     plan, clients = problem.plan, len(problem.data.members())
     world = {"clients": clients, "clients_per_round": plan.clients_per_round, "batch_size": plan.batch_size,
              "local_steps": plan.local_steps}  # fmt: skip

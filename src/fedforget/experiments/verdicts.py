@@ -1,4 +1,4 @@
-"""What a claim can turn out to be, alone and over several cases."""
+"""The verdicts on a claim, alone and over several cases."""
 
 from __future__ import annotations
 

@@ -90,9 +90,6 @@ class WorkerPool:
         """Stop the workers: they share the old samples."""
         self.close()
 
-    def worker_processes(self) -> list[int]:
-        return [queue.worker.process_id for queue in self._queues if queue.worker.process_id is not None]
-
     def train(self, works: Sequence[LocalRound], idle: Iterator[None]) -> list[Trained]:
         if not works:
             return []

@@ -76,17 +76,15 @@ class Worker:
         _pipes.add(self.pipe)
 
         def live(parent: int) -> None:
-            for inherited in _pipes:
-                inherited.close()  # otherwise this process would keep other workers' pipes open
-            signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
-            _end_with(parent)
-            os.nice(niceness)
+            _enter_worker(parent, niceness)
             get_ready()
             _serve(theirs, answer)
 
         self._process = context.Process(target=live, args=(os.getpid(),), daemon=True)
+        self._fork(theirs)
+
+    def _fork(self, theirs: Connection) -> None:
+        """Start the process. ``theirs``: its end of the pipe, which this process then closes."""
         gc.freeze()  # objects that the collector does not visit stay on shared pages
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", ".*multi-threaded.*", DeprecationWarning)  # workers use one thread only
@@ -179,6 +177,17 @@ def _serve(pipe: Connection, answer: Callable[[Any], Any]) -> None:
             except FedForgetError as error:
                 pipe.send((None, error))
     os._exit(0)  # skip the parent's exit handlers
+
+
+def _enter_worker(parent: int, niceness: int) -> None:
+    """Prepare a new worker: pipes, signals, and its end when the parent exits."""
+    for inherited in _pipes:
+        inherited.close()  # otherwise this process would keep other workers' pipes open
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    _end_with(parent)
+    os.nice(niceness)
 
 
 def _end_with(parent: int) -> None:

@@ -12,11 +12,10 @@ from typing import Any
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
-from fedforget.client_side import own_data
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opened import Fits, Learning, LearningOf, OpenClient, open_client, without_names
-from fedforget.data.federated import ClientData
-from fedforget.data.federations import recorded
+from fedforget.data.client_data import ClientData
+from fedforget.data.one_client import is_of_function, samples_recorded
 from fedforget.errors import FedForgetError, InvalidInput, LearnerDiffers, shown
 from fedforget.federation.flower.client import no_client_error
 from fedforget.federation.parcels import Parcel
@@ -30,6 +29,8 @@ from fedforget.training.models import build_model
 from fedforget.training.shapes import require_fits
 from fedforget.training.streams import own_streams
 from fedforget.training.weights import float_type
+
+_OWN_APP = "deploy your own app, with fedforget.flower.client_app"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,10 +58,10 @@ def answering(node_config: Mapping[str, Any], learning: LearningOf) -> Iterator[
 def require_own_samples_fit(client: Id, state_dir: Path, file: PlanFile) -> None:
     """Refuse a run with a built-in model that cannot be trained on the samples of the user's own function."""
     noted = Identity.read(state_dir).dataset
-    if not file.is_built_in or not own_data.is_noted(noted):
+    if not file.is_built_in or not is_of_function(noted):
         return
     try:
-        data = ClientData(client, own_data.noted_samples(noted, client))
+        data = ClientData(client, samples_recorded(noted, client, state_dir, hint=_OWN_APP))
         read = [data.sample(sample) for sample in data.ids]
     except FedForgetError as error:
         raise without_names(client, error) from error
@@ -110,29 +111,14 @@ def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], 
     def learning(client: OpenClient) -> Learning:
         file = client.plan_file
         if file is None or not file.is_built_in:
-            raise LearnerDiffers(
-                "the model of this run is not built in", hint="deploy your own app, with fedforget.flower.client_app"
-            )
+            raise LearnerDiffers("the model of this run is not built in", hint=_OWN_APP)
         data_dir = node_config.get("data-dir")
         state_dir, place = _state_dir(node_config), None if data_dir is None else Path(str(data_dir))
-        samples = samples_noted(Identity.read(state_dir).dataset, client.client, state_dir, place)
+        noted = Identity.read(state_dir).dataset
+        try:
+            samples = samples_recorded(noted, client.client, state_dir, data_dir=place, hint=_OWN_APP)
+        except FedForgetError as error:
+            raise (without_names(client.client, error) if is_of_function(noted) else error) from error
         return learning_of(client, Model.of(build_model(file.model, bytes(32))), samples)
 
     return learning
-
-
-def samples_noted(noted: Mapping[str, Any], client: Any, state_dir: Path, data_dir: Path | None = None) -> Any:
-    """Return a client's samples from where its state directory says that they are."""
-    if own_data.is_noted(noted):
-        try:
-            return own_data.noted_samples(noted, client)
-        except FedForgetError as error:
-            raise without_names(client, error) from error
-    if "name" not in noted:
-        raise InvalidInput(
-            f"{state_dir} was made in Python, with samples of its own",
-            hint="deploy your own app, with fedforget.flower.client_app",
-        )
-    cut = recorded(noted, data_dir, state_dir)
-    samples = cut.data({client: cut.owners()[client]})[client]
-    return {sample: samples.sample(sample) for sample in samples.ids}

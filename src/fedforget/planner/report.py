@@ -10,14 +10,8 @@ from typing import Any
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan
-from fedforget.planner.costs import (
-    ForgettingCost,
-    Withdrawal,
-    client_bound,
-    expected_stream_cost,
-    forgetting_cost,
-    sample_bound,
-)
+from fedforget.planner.costs import ForgettingCost, client_bound, expected_stream_cost, forgetting_cost, sample_bound
+from fedforget.planner.round_law import Withdrawal
 from fedforget.planner.storage import (
     client_bytes,
     client_forgetting_traffic,

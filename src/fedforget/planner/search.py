@@ -18,8 +18,9 @@ from dataclasses import astuple, dataclass, fields
 import numpy as np
 
 from fedforget.errors import PlanRefused
-from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.costs import sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
+from fedforget.planner.round_law import client_change
 
 _MOST = 10**12  # steps, and samples per step: the search tries about its square root
 _LARGEST = 2**31 - 1  # largest number in a plan

@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedforget.algorithm.plan import KEEP_ENDS, KEEP_EVERY, Plan, ServerOptimizer  # noqa: F401 (an example uses it)
-from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.costs import sample_change
 from fedforget.planner.geometric import change_within, expected_rounds_redone
+from fedforget.planner.round_law import client_change
 
 ROSTER_ENTRY = 8 + 32 + 8  # bytes: a client's id, its commitment, its first round
 SAMPLE_ENTRY = 16 + 16  # the block of a sample's id, the digest of its content

@@ -21,8 +21,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedforget.algorithm.plan import Plan
-from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.costs import sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
+from fedforget.planner.round_law import client_change
 
 _SERIES, _SURE = 1e-3, 500.0  # below: two terms of the series suffice; above: e^−λ is negligible
 _MOST_ROUNDS = 2**16  # beyond this, a block of rounds is approximated by its middle

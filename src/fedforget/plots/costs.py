@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedforget.algorithm.plan import Plan
-from fedforget.planner.costs import client_change, sample_change
+from fedforget.planner.costs import sample_change
 from fedforget.planner.geometric import Floats, change_within, expected_rounds_redone
+from fedforget.planner.round_law import client_change
 from fedforget.plots.picture import BLUE, FAINT, GREY, RED, save_picture
 
 if TYPE_CHECKING:

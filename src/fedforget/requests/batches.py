@@ -19,14 +19,14 @@ from fedforget.requests.vault import LEAVES, MODEL, STATE, Vault
 
 
 class DerivedTable(Protocol):
-    """A table of the record that derives from rounds."""
+    """A table of the record that is derived from rounds."""
 
     def rewind(self, rounds_left: int, leaving: Collection[Id]) -> None:
-        """Drop what derives from later rounds or from clients that leave. Idempotent."""
+        """Drop rows of later rounds, and of clients that leave. Idempotent."""
 
 
 class Batches:
-    """A batch is stored as an intent until it is purged."""
+    """The batches of a record. Each is stored as an intent until it is purged."""
 
     def __init__(
         self,
@@ -47,6 +47,15 @@ class Batches:
         body = intent.encode().encode()
         if len(body) > LONGEST:
             raise InvalidInput(f"{len(intent.ids)} requests are too many at once", hint="give them in several batches")
+        self._store(intent, facts, body)
+        if intent.only_recomputes:
+            self.chain.append("begun anew", {"batch": intent.batch_id, "rounds": intent.decision.goal})
+        if intent.decision.joining:
+            self.chain.append("added", {"batch": intent.batch_id, **facts.added})
+        self._assign_requests(intent, facts)
+        self._append_begun(intent, facts)
+
+    def _store(self, intent: Intent, facts: BatchFacts, body: bytes) -> None:
         key, batch = self._vault.key_for_intents(), intent.batch_id
         self.database.run(
             "INSERT INTO intents VALUES (?, ?, ?, ?)",
@@ -56,11 +65,10 @@ class Batches:
             "INSERT INTO batches (batch_id, recomputed_steps, guarantee) VALUES (?, ?, ?)",
             (batch, facts.recomputed_steps, facts.guarantee or None),
         )
-        if intent.only_recomputes:
-            self.chain.append("begun anew", {"batch": batch, "rounds": intent.decision.goal})
-        if intent.decision.joining:
-            self.chain.append("added", {"batch": batch, **facts.added})
-        steps = intent.decision.first_changed_steps
+
+    def _assign_requests(self, intent: Intent, facts: BatchFacts) -> None:
+        """Assign the requests to the batch, and remove them from the pending ones."""
+        batch, steps = intent.batch_id, intent.decision.first_changed_steps
         self.database.run_many(
             "UPDATE requests SET batch_id = ?, place = ?, first_changed_step = ?, steps_alone = ? WHERE id = ?",
             (
@@ -69,18 +77,21 @@ class Batches:
             ),
         )
         self._vault.leaves(self._waiting_numbers(batch))
-        before = self._pseudonyms.mac("state", facts.state_before.encode()).hex()
-        number, mac = self.chain.length() + 1, self._pseudonyms.mac
+
+    def _append_begun(self, intent: Intent, facts: BatchFacts) -> None:
+        """Append an event for each request, and keep its leaves for the proofs."""
+        mac = self._pseudonyms.mac
         targets: list[str | None] = [mac("target", each.labels).hex() for each in facts.leaves]
         targets = targets or [None] * len(intent.ids)
-        self._vault.put(LEAVES, batch, encode(number, facts.leaves))
+        self._vault.put(LEAVES, intent.batch_id, encode(self.chain.length() + 1, facts.leaves))
         shared = {
-            "batch": batch,
+            "batch": intent.batch_id,
             "guarantee": facts.guarantee,
-            "before": before,
+            "before": mac("state", facts.state_before.encode()).hex(),
             "data_root_before": mac("data root", facts.data_root).hex(),
             "recomputed_steps": facts.recomputed_steps,
         }
+        steps = intent.decision.first_changed_steps
         self.chain.append_all(
             ("begun", {"request": identifier, "first_changed_step": step, "target": target, **shared})
             for identifier, step, target in zip(intent.ids, steps, targets, strict=True)
@@ -103,7 +114,7 @@ class Batches:
     def _decoded(self, batch_id: str, stage: str, key: int, body: bytes) -> Intent:
         sql = "SELECT id FROM requests WHERE batch_id = ? ORDER BY place"
         ids = [identifier for (identifier,) in self.database.rows(sql, (batch_id,))]
-        if stage == Stage.COMPLETED and self._vault.keys.key(key) is None:  # stopped between the two steps of purging
+        if stage == Stage.COMPLETED and self._vault.keys.key(key) is None:  # killed within the purge
             return Intent.being_purged(batch_id, ids)
         data = self._vault.keys.decrypt(key, body, batch_id)
         try:
@@ -117,7 +128,7 @@ class Batches:
         return Stage(rows[0][0])
 
     def removed(self, intent: Intent, rounds_left: int) -> None:
-        """Record that the data are removed (or added) and the state is rewound. Drop what derives from later rounds."""
+        """Record that the data are removed (or added) and the state is rewound. Rewind the derived tables."""
         leaving = set(intent.decision.leaving)
         for table in self._derived:
             table.rewind(rounds_left, leaving)
@@ -141,7 +152,7 @@ class Batches:
             self._advance(intent, Stage.REMOVED)
 
     def _supersede(self, rounds_left: int) -> None:
-        """Drop what stood until now, except the leaves of the batches at work: their proofs will be about one state."""
+        """Delete superseded proofs and digests. The batches at work keep their leaves: their proofs share one state."""
         at_work = [batch for (batch,) in self.database.rows("SELECT batch_id FROM intents ORDER BY batch_id")]
         kept = {batch: self._vault.get(LEAVES, batch) for batch in at_work}
         self._vault.supersede(rounds_left)
@@ -150,7 +161,7 @@ class Batches:
                 self._vault.put(LEAVES, batch, leaves)
 
     def standing(self) -> list[tuple[str, int, TargetLeaves]]:
-        """Return the requests whose proofs stand, with the place of their batch and their leaves; the latest first."""
+        """Return the requests with valid proofs, latest first: id, place of the batch in the chain, leaves."""
         found = []
         for (batch,) in self.database.rows("SELECT about FROM standing WHERE kind = ?", (LEAVES,)):
             rows = self.database.rows("SELECT id FROM requests WHERE batch_id = ? ORDER BY place", (batch,))
@@ -202,7 +213,7 @@ class Batches:
             )
 
     def _kept_model(self, batch_id: str, outcome: Outcome) -> str | None:
-        """Keep the digest of the model for as long as it stands. Return the batch that it is kept for: the first."""
+        """Store the digest of the model until it is superseded. Return the first batch that ended with this model."""
         if outcome.model_digest is None:
             return None
         digest = outcome.model_digest.encode()
@@ -213,7 +224,7 @@ class Batches:
         return batch_id
 
     def purged(self, intent: Intent) -> None:
-        """Record that the removed data are purged. ``Work.purge`` has dropped the key of the intent before."""
+        """Record that the removed data are purged. ``Work.purge`` has already dropped the intent's key."""
         with self.database.transaction():
             self._advance(intent, Stage.PURGED)
             self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (Stage.PURGED, intent.batch_id))

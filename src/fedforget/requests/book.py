@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
@@ -12,24 +11,36 @@ from typing import Any
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.disk.database import Database
-from fedforget.disk.parsing import parse_json
-from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
+from fedforget.errors import InvalidInput, UnknownTarget, shown
 from fedforget.requests.chain import EventChain
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.pending import PendingRequests
 from fedforget.requests.pseudonyms import Pseudonyms
 from fedforget.requests.receipt_rows import ReceiptRows
+from fedforget.requests.request_keys import RequestKeys
 from fedforget.requests.selection import Selection
 from fedforget.requests.vault import STATE, Vault
 
 
 class RequestBook:
-    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased."""
+    """The table of requests. Finds a request by its id, by its idempotency key, or by the target that it erased.
 
-    def __init__(self, database: Database, chain: EventChain, pseudonyms: Pseudonyms, vault: Vault) -> None:
+    ``on_received`` is called with the ids of new requests, in the transaction that accepts them.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        chain: EventChain,
+        pseudonyms: Pseudonyms,
+        vault: Vault,
+        on_received: Callable[[Sequence[str]], object] = lambda _: None,
+    ) -> None:
+        self._on_received = on_received
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
+        self._keys = RequestKeys(database, pseudonyms)
         self._vault = vault
         self._pending = PendingRequests(database, pseudonyms, vault)
         self._receipts = ReceiptRows(database, chain, vault)
@@ -146,32 +157,13 @@ class RequestBook:
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
         """Return the ids of the requests that used this key before. Refuse the key for other requests."""
-        if submission.key is None or (row := self._row_of_key(submission.key)) is None:
-            return None
-        if row[0] != self._pseudonyms.mac("key body", submission.body()):
-            raise InvalidInput(
-                f"the idempotency key {quoted(submission.key)} was used for other requests",
-                hint="use a new key for new requests",
-            )
-        return self._ids_in(row[1])
+        ids = self._keys.ids_of(submission)
+        return None if ids is None else self._originals(ids)
 
     def ids_with_key(self, key: str | None) -> list[str] | None:
         """Return the ids of the requests that used this key before, whatever they were for."""
-        row = None if key is None else self._row_of_key(key)
-        return None if row is None else self._ids_in(row[1])
-
-    def _row_of_key(self, key: str) -> tuple[bytes, str] | None:
-        sql = "SELECT body, requests FROM keys WHERE mac = ?"
-        rows = self.database.rows(sql, (self._pseudonyms.mac("key", key.encode()),))
-        return (rows[0][0], rows[0][1]) if rows else None
-
-    def _ids_in(self, requests: str) -> list[str]:
-        try:
-            return self._originals([str(each) for each in parse_json(requests)])
-        except (ValueError, TypeError) as error:
-            raise RunDamaged(
-                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
-            ) from error
+        ids = None if key is None else self._keys.ids_with(key)
+        return None if ids is None else self._originals(ids)
 
     # Accepting
 
@@ -182,32 +174,43 @@ class RequestBook:
         """Fold the write-ahead log into the file: an acknowledged request must not depend on the log after a crash."""
         self.database.fold()
 
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        *,
+        record_alias: bool = False,
+        places: range | None = None,
+    ) -> list[str]:
         """Accept requests, except those that are known under another id. Call inside a transaction.
 
         Return the ids in the order of the submission. ``record_alias``: the submitter already has the submission's own
-        ids, so record them as aliases.
+        ids, so record them as aliases. ``places``: only this part; the last part also remembers the idempotency key.
         """
+        part = range(len(submission.requests)) if places is None else places
         ids = [known.get(request, own) for request, own in zip(submission.requests, submission.ids, strict=True)]
         fresh = [
-            (place, identifier, request)
-            for place, (request, identifier) in enumerate(zip(submission.requests, submission.ids, strict=True))
-            if request not in known
+            (place, submission.ids[place], submission.requests[place])
+            for place in part
+            if submission.requests[place] not in known
         ]
         self._pending.enter(self._enter(submission, fresh, Stage.ACCEPTED), [request for _, _, request in fresh])
-        for request, identifier in zip(submission.requests, submission.ids, strict=True) if record_alias else ():
-            if request in known:
-                self._alias(identifier, known[request])
-        self._remember_key(submission, ids)
+        for place in part if record_alias else ():
+            if submission.requests[place] in known:
+                self._alias(submission.ids[place], known[submission.requests[place]])
+        if part.stop == len(ids):
+            self._keys.note(submission, ids)
+        self._on_received([identifier for _, identifier, _ in fresh])
         return ids
 
-    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None:
-        """Record that none of the requests is carried out, with the reasons."""
+    def reject(self, submission: Submission, reasons: Mapping[Request, str], places: range | None = None) -> None:
+        """Record that none of the requests is carried out, with the reasons. ``places``: see ``receive``."""
+        part = range(len(submission.requests)) if places is None else places
         with self.database.transaction():
-            asked = zip(submission.requests, submission.ids, strict=True)
-            entries = [(place, identifier, request) for place, (request, identifier) in enumerate(asked)]
+            entries = [(place, submission.ids[place], submission.requests[place]) for place in part]
             self._enter(submission, entries, Stage.REJECTED, reasons)
-            self._remember_key(submission, list(submission.ids))
+            if part.stop == len(submission.ids):
+                self._keys.note(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
@@ -260,12 +263,6 @@ class RequestBook:
     def _alias(self, identifier: str, request: str) -> None:
         if identifier != request:
             self.database.run("INSERT OR IGNORE INTO aliases VALUES (?, ?)", (identifier, request))
-
-    def _remember_key(self, submission: Submission, ids: Sequence[str]) -> None:
-        if submission.key is not None:
-            key = self._pseudonyms.mac("key", submission.key.encode())
-            body = self._pseudonyms.mac("key body", submission.body())
-            self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
 
     def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
         """Cancel a pending request. Idempotent."""

@@ -35,9 +35,11 @@ class Inbox:
         self._directory = run / NAME
         self._door = Door(run, NAME)
 
-    def leave(self, submission: Submission) -> None:
-        """Write a submission. It is durable when this returns."""
-        for attempt in range(_ATTEMPTS):
+    def leave(self, submission: Submission) -> Path:
+        """Write a submission and return its file. It is durable when this returns."""
+        attempt = 0
+        while True:
+            attempt += 1
             try:
                 self._require_room(data := _sealed(submission.encode()))
                 with storage_errors(self._directory):
@@ -46,11 +48,11 @@ class Inbox:
                 name = f"{self._next():012}-{submission.ids[0]}{_SUFFIX}"
                 write_durably(self._directory / name, data, mode=0o600)
             except StorageFailed as error:
-                if attempt + 1 == _ATTEMPTS or not isinstance(error.__cause__, FileNotFoundError):
+                if attempt == _ATTEMPTS or not isinstance(error.__cause__, FileNotFoundError):
                     raise
                 # the writer has just cleaned up, and removed the directory or the temporary file
             else:
-                return
+                return self._directory / name
 
     def _require_room(self, data: bytes) -> None:
         names = self.names()

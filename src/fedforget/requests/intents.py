@@ -102,7 +102,7 @@ class Intent:
 
     @classmethod
     def being_purged(cls, batch_id: str, ids: Sequence[str]) -> Intent:
-        """Return what is left of an intent whose key is dropped: everything is done, and its end is to be recorded."""
+        """Return the intent of a batch whose key is dropped: only its end has to be recorded."""
         return cls(tuple(ids), Decision((), (), (), 0, 0, batch_id=batch_id))
 
     @classmethod

@@ -1,4 +1,4 @@
-"""What the record keeps of the targets of a batch while their proofs stand: their leaves in the tree over the data.
+"""The leaves of a batch's targets in the tree over the data, which the record keeps while their proofs are valid.
 
 The leaves of the last batches are enough to build the tree before them from the tree after them. They go with the next
 change of the data.
@@ -35,7 +35,7 @@ def encode(number: int, leaves: Sequence[TargetLeaves]) -> bytes:
 
 
 def decode(data: bytes) -> tuple[int, list[TargetLeaves]]:
-    """Return the place of a batch and the leaves of its targets; raise ValueError if it is not what was encoded."""
+    """Return the place of a batch and the leaves of its targets; raise ValueError for any other bytes."""
     return int.from_bytes(data[:_NUMBER], "big"), list(_decoded(data[_NUMBER:]))
 
 

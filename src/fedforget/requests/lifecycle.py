@@ -46,6 +46,12 @@ def require_basis(basis: str) -> None:
         raise InvalidInput(f"unknown basis {quoted(basis)}", hint=f"use one of: {', '.join(Basis)}")
 
 
+def basis_of(text: str) -> Basis:
+    """Return the basis of this name. Raise InvalidInput if there is none."""
+    require_basis(text)
+    return Basis(text)
+
+
 GUARANTEE_LAW = "law-and-path"
 GUARANTEE_PATH = "path"
 
@@ -95,6 +101,11 @@ class Receipt:
     def is_open(self) -> bool:
         """Whether the request is neither carried out, rejected nor cancelled."""
         return self.state not in (Stage.PURGED, Stage.REJECTED, Stage.CANCELLED)
+
+    def require_closed(self, hint: str) -> None:
+        """Raise InvalidInput if the request is open: it has no receipt yet."""
+        if self.is_open:
+            raise InvalidInput(f"request {shown(self.id)} is {self.state}: it has no receipt yet", hint=hint)
 
     def days_left(self, now: datetime | None = None) -> float | None:
         """Return the days until the deadline: negative if it has passed, None if the request is closed."""

@@ -14,7 +14,7 @@ HASH_BYTES = 32
 BEGINNING = bytes(HASH_BYTES)  # the hash before the first event
 _PERSON = b"fedforget/link/1"
 
-Step = tuple[bytes, bytes]  # the digest of an event, and the one of its two covered hashes that is not on the way
+Step = tuple[bytes, bytes]  # the digest of an event, and the one of its two covered hashes that is not on the path
 
 
 def shortcut_of(sequence: int) -> int:
@@ -61,8 +61,8 @@ class Linker:
         return found
 
 
-def way(newer: int, older: int) -> Iterator[tuple[int, bool]]:
-    """Yield the events from ``newer`` back to the one before ``older``, and whether the way leaves by the shortcut."""
+def path_back(newer: int, older: int) -> Iterator[tuple[int, bool]]:
+    """Yield each event on the path from ``newer`` back to ``older``, and whether the path uses its shortcut."""
     while newer > older:
         by_shortcut = shortcut_of(newer) >= older
         yield newer, by_shortcut
@@ -73,13 +73,13 @@ def proof(newer: int, older: int, digest_at: Callable[[int], bytes], hash_at: Ca
     """Return the steps from an older event up to a newer one."""
     return [
         (digest_at(each), hash_at(each - 1 if by_shortcut else shortcut_of(each)))
-        for each, by_shortcut in reversed(list(way(newer, older)))
+        for each, by_shortcut in reversed(list(path_back(newer, older)))
     ]
 
 
 def follow(older: int, older_hash: bytes, newer: int, steps: Sequence[Step]) -> bytes | None:
-    """Return the hash of the newer event that the steps lead to; None if they are not as many as the way has."""
-    passed = list(way(newer, older))
+    """Return the hash of the newer event that the steps lead to; None if their number is not that of the path."""
+    passed = list(path_back(newer, older))
     if len(passed) != len(steps):
         return None
     found = older_hash

@@ -84,8 +84,16 @@ class BookInMemory:
     def knows(self, identifier: str) -> bool:
         return identifier in self._bases
 
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:  # noqa: ARG002
-        for identifier, request in zip(submission.ids, submission.requests, strict=True):
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        *,
+        record_alias: bool = False,  # noqa: ARG002
+        places: range | None = None,
+    ) -> list[str]:
+        for place in range(len(submission.requests)) if places is None else places:
+            identifier, request = submission.ids[place], submission.requests[place]
             if request not in known:
                 self._waiting[identifier], self._bases[identifier] = request, submission.basis
         return [known.get(r, i) for i, r in zip(submission.ids, submission.requests, strict=True)]
@@ -97,7 +105,7 @@ class BookInMemory:
     def cancel(self, identifier: str) -> None:
         del self._waiting[identifier]
 
-    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None: ...
+    def reject(self, submission: Submission, reasons: Mapping[Request, str], places: range | None = None) -> None: ...
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None: ...
 
@@ -154,8 +162,10 @@ class InboxInMemory:
         self._left: dict[int, Submission] = {}
         self._numbers = count()
 
-    def leave(self, submission: Submission) -> None:
-        self._left[next(self._numbers)] = submission
+    def leave(self, submission: Submission) -> int:
+        place = next(self._numbers)
+        self._left[place] = submission
+        return place
 
     def __bool__(self) -> bool:
         return bool(self._left)

@@ -1,4 +1,4 @@
-"""Requests that wait: accepted, and in no batch yet. Their targets are encrypted, and found by their pseudonyms."""
+"""Pending requests: accepted, and in no batch yet. Their targets are encrypted, and found by pseudonym."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROWS = "SELECT id, number, key, body FROM waiting JOIN requests USING (number)"
 
 
 class PendingRequests:
-    """The table ``waiting``. What one request costs does not depend on how many others wait."""
+    """The table ``waiting``. The cost of one request does not depend on how many others are pending."""
 
     def __init__(self, database: Database, pseudonyms: Pseudonyms, vault: Vault) -> None:
         self._database = database
@@ -32,7 +32,7 @@ class PendingRequests:
         return self._decrypted(self._database.rows(f"{_ROWS} ORDER BY number"))
 
     def of(self, identifiers: Sequence[str]) -> dict[str, Request]:
-        """Return those of these requests that are pending."""
+        """Return the pending ones of these requests."""
         found = self._decrypted(self._database.rows_in(_ROWS, "id", identifiers))
         return {identifier: found[identifier] for identifier in identifiers if identifier in found}
 
@@ -57,7 +57,7 @@ class PendingRequests:
         return self._decrypted(sorted(set(rows), key=lambda row: row[1]))
 
     def enter(self, numbers: Sequence[int], requests: Sequence[Request]) -> None:
-        """Let requests wait, encrypted in groups. Call inside a transaction."""
+        """Add pending requests, encrypted in groups. Call inside a transaction."""
         entries, start = list(zip(numbers, requests, strict=True)), 0
         while start < len(entries):
             key, room = self._vault.key_for_waiting()
@@ -73,7 +73,7 @@ class PendingRequests:
         return number, self._pseudonyms.of(request), self._pseudonyms.of(Request(request.client)), key, sealed
 
     def leave(self, identifier: str) -> bool:
-        """Let a request wait no longer, and return whether it did. Call inside a transaction."""
+        """Remove a pending request, and return whether it was pending. Call inside a transaction."""
         sql = "SELECT number FROM requests JOIN waiting USING (number) WHERE id = ?"
         numbers = [number for (number,) in self._database.rows(sql, (identifier,))]
         self._vault.leaves(numbers)

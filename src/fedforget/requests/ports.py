@@ -58,10 +58,20 @@ class Book(Protocol):
 
     def knows(self, identifier: str) -> bool: ...
 
-    def receive(self, submission: Submission, known: Mapping[Request, str], *, record_alias: bool = False) -> list[str]:
-        """Accept requests, except those that are known under another id. Call inside a transaction."""
+    def receive(
+        self,
+        submission: Submission,
+        known: Mapping[Request, str],
+        *,
+        record_alias: bool = False,
+        places: range | None = None,
+    ) -> list[str]:
+        """Accept requests, except those that are known under another id. Call inside a transaction.
 
-    def reject(self, submission: Submission, reasons: Mapping[Request, str]) -> None: ...
+        ``places``: only this part of the submission. The last part also remembers its idempotency key.
+        """
+
+    def reject(self, submission: Submission, reasons: Mapping[Request, str], places: range | None = None) -> None: ...
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
@@ -95,6 +105,9 @@ class Inbox(Protocol):
     """Submissions that were made while another process had the run open."""
 
     def __bool__(self) -> bool: ...
+
+    def leave(self, submission: Submission) -> Any:
+        """Make a submission durable, and return its place."""
 
     def submissions(self) -> Sequence[tuple[Any, Submission]]:
         """Return each submission with its place in the inbox, in the order of receipt."""

@@ -56,7 +56,7 @@ class Processor:
             self.forget(self.book.pending_of(ids))
             return ids
         self._apply_begun_before(submission.requests)
-        known = self.intake.known(submission.requests)
+        known = self.intake.known_or_accepted(submission)
         self.book.ask_again(submission, known.values())
         fresh = {i: r for i, r in zip(submission.ids, submission.requests, strict=True) if r not in known}
         wanted = {**self.book.pending_of(list(known.values())), **fresh}

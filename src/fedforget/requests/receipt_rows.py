@@ -42,7 +42,7 @@ class ReceiptRows:
         self._database, self._chain, self._vault = database, chain, vault
 
     def of(self, identifiers: Sequence[str]) -> list[Receipt]:
-        """Return the receipts of those requests that there are."""
+        """Return the receipts of these requests, without those that do not exist."""
         return self._read(self._database.rows_in(_ROWS, "id", identifiers))
 
     def chosen(self, selection: Selection) -> list[Receipt]:

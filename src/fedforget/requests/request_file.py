@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from fedforget.algorithm.forget import Request
+from fedforget.disk.door import unreadable_as
 from fedforget.errors import FedForgetError, InvalidRequests
 
 _SHAPE = 'a line is {"client": 3, "sample": 17} or {"client": 5}'
@@ -14,12 +15,19 @@ _SHAPE = 'a line is {"client": 3, "sample": 17} or {"client": 5}'
 def read_requests(path: Path) -> list[Request]:
     """Read all requests of a file. Raise an error that names the first invalid line."""
     try:
-        lines = path.read_bytes().decode("utf-8-sig").split("\n")
-    except OSError as error:
-        raise InvalidRequests(f"cannot read {path}: {error.strerror}", hint="check the path") from error
+        with unreadable_as(InvalidRequests, path):
+            lines = path.read_bytes().decode("utf-8-sig").split("\n")
     except UnicodeDecodeError as error:
         raise InvalidRequests(f"{path} is not UTF-8 text", hint=_SHAPE) from error
     return [_request(line, f"{path}, line {number}") for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def requests_in(path: Path) -> list[Request]:
+    """Read a file of requests, each once. Raise InvalidRequests if it has none."""
+    requests = read_requests(path)
+    if not requests:
+        raise InvalidRequests(f"{path} has no requests", hint="give at least one line")
+    return list(dict.fromkeys(requests))
 
 
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:

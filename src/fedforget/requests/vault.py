@@ -1,70 +1,85 @@
-"""What the record holds only for a time, encrypted: requests that wait, intents, and what a later erasure supersedes.
+"""The encrypted part of the record: pending requests, intents, and proofs and digests until the next erasure.
 
 Rows are deleted like any others, but a page may keep their bytes. They are gone once the key that encrypted them is
 dropped, before a request is called ``purged``. The keys are in a file of their own (``disk.key_file``).
 
-Requests that wait share a key in groups, so that dropping a request costs at most one group, however many wait.
+Pending requests share a key in groups, so that dropping one re-encrypts at most one group, however many are pending.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from fedforget.disk.database import Database
 from fedforget.disk.key_file import KeyFile
 from fedforget.errors import RunDamaged
 
 KEYS = "record.keys"  # beside the database
-GROUP = 256  # requests that share a key while they wait
-MODEL, STATE, LEAVES = "model", "state", "leaves"  # kinds of what stands
+GROUP = 256  # pending requests that share a key
+MODEL, STATE, LEAVES = "model", "state", "leaves"  # kinds of data that are valid until the next erasure
+_USED = (
+    "SELECT value FROM record WHERE key = 'pseudonym_key'",
+    "SELECT key FROM waiting_keys",
+    "SELECT key FROM intents",
+    "SELECT key FROM (SELECT key FROM standing LIMIT 1)",  # all rows share one key
+)
 
 
 class Vault:
-    """The encrypted columns of a record, and the file of their keys."""
+    """The encrypted columns of a record, and the file of their keys.
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    ``also``: queries for the keys that other tables refer to.
+    """
+
+    def __init__(self, database: Database, also: Sequence[str] = ()) -> None:
+        self._database, self._also = database, also
         self.keys = KeyFile(database.path.with_name(KEYS))
 
     def used(self) -> set[int]:
         """Return the keys that the record refers to."""
-        rows = self._database.rows(
-            "SELECT value FROM record WHERE key = 'pseudonym_key' UNION SELECT key FROM waiting_keys "
-            "UNION SELECT key FROM intents UNION SELECT key FROM (SELECT key FROM standing LIMIT 1)"  # all have one
-        )
-        return {number for (number,) in rows}
+        return {number for (number,) in self._database.rows(" UNION ".join((*_USED, *self._also)))}
 
     def require_keys(self) -> None:
-        """Raise RunDamaged if a key is missing, unless it is that of an intent: its purging was interrupted."""
+        """Raise RunDamaged if a key is missing, unless an interrupted purge has dropped it."""
         missing = self.used() - self.keys.keys.keys()
         if missing - {key for (key,) in self._database.rows("SELECT key FROM intents WHERE stage = 'completed'")}:
             raise RunDamaged(
-                f"{self.keys.path} is not that of {self._database.path}: it lacks a key",
+                f"{self.keys.path} does not belong to {self._database.path}: it lacks a key",
                 hint="restore both from the same backup",
             )
 
     def take(self) -> int:
-        """Return the number of a key that nothing is encrypted with yet."""
+        """Return the number of an unused key."""
         return self.keys.take()
 
     def begin(self) -> None:
-        """Note which keys are unused. Call before the first change, and not after a crash."""
+        """Record which keys are unused. Call before the first change, and not after a crash."""
         self.keys.begin(self.used())
 
     def drop_unused(self, *, finishing: bool = False) -> None:
-        """Drop every key that nothing needs any more. The caller keeps readers out.
+        """Drop every unused key. The caller keeps readers out.
 
-        ``finishing``: the batches at work are about to be purged, so their intents are not needed either.
+        ``finishing``: the batches at work are about to be purged, so the keys of their intents are dropped, too.
         """
         used = self.used()
         if finishing:
             used -= {key for (key,) in self._database.rows("SELECT key FROM intents")}
         self.keys.keep_only(used)
 
-    # Requests that wait
+    def purge(self, last: Callable[[], None] | None) -> None:
+        """Drop unused keys, and only then call ``last``, which records what is purged by that.
+
+        The caller keeps readers out.
+        """
+        self.renew_spent()
+        self.drop_unused(finishing=last is not None)
+        if last is not None:
+            last()
+
+    # Pending requests
 
     def key_for_waiting(self) -> tuple[int, int]:
-        """Return the key of the group that is open, and how many more requests it takes. Call inside a transaction."""
+        """Return the key of the open group, and how many more requests it takes. Call inside a transaction."""
         rows = self._database.rows(
             "SELECT key, entered FROM waiting_keys WHERE entered < ? AND NOT spent LIMIT 1", (GROUP,)
         )
@@ -78,7 +93,7 @@ class Vault:
         self._database.run("UPDATE waiting_keys SET entered = entered + ? WHERE key = ?", (count, key))
 
     def leaves(self, numbers: Sequence[int]) -> None:
-        """Delete requests that wait no longer. Their keys are dropped when the run is closed."""
+        """Delete pending requests. Their keys are dropped when the run is closed."""
         one = [(number,) for number in numbers]
         self._database.run_many(
             "UPDATE waiting_keys SET spent = 1 WHERE NOT spent AND key = (SELECT key FROM waiting WHERE number = ?)",
@@ -87,7 +102,7 @@ class Vault:
         self._database.run_many("DELETE FROM waiting WHERE number = ?", one)
 
     def renew_spent(self) -> None:
-        """Encrypt with new keys what still waits under a key that a deleted request was encrypted with."""
+        """Re-encrypt pending requests whose group key also encrypted a deleted request."""
         if not self._database.rows("SELECT 1 FROM waiting_keys WHERE spent LIMIT 1"):
             return
         rows = self._database.rows(
@@ -105,22 +120,22 @@ class Vault:
                 )
             self._database.run("DELETE FROM waiting_keys WHERE spent")
 
-    # What stands until something is erased
+    # Data valid until the next erasure
 
     def put(self, kind: str, about: str, data: bytes, round_: int = 0) -> None:
-        """Keep data about a state for as long as it stands. Call inside a transaction."""
+        """Store data about a state until the next erasure. Call inside a transaction."""
         rows = self._database.rows("SELECT key FROM standing LIMIT 1")
         key = rows[0][0] if rows else self.take()
         sealed = self.keys.encrypt(key, data, f"{kind} {about}")
         self._database.run("INSERT OR REPLACE INTO standing VALUES (?, ?, ?, ?, ?)", (kind, about, round_, key, sealed))
 
     def get(self, kind: str, about: str) -> bytes | None:
-        """Return what is kept about a state; None once it is superseded."""
+        """Return the data about a state; None once they are superseded."""
         rows = self._database.rows("SELECT key, body FROM standing WHERE kind = ? AND about = ?", (kind, about))
         return self.keys.decrypt(rows[0][0], rows[0][1], f"{kind} {about}") if rows else None
 
     def text(self, kind: str, about: str) -> str | None:
-        """Return a digest that is kept about a state; None once it is superseded."""
+        """Return a digest of a state; None once it is superseded."""
         found = self.get(kind, about)
         try:
             return None if found is None else found.decode("ascii")
@@ -128,17 +143,17 @@ class Vault:
             raise RunDamaged(f"{self._database.path} is damaged: the {kind} of {about} is not a digest") from error
 
     def of_round(self, kind: str, round_: int) -> list[tuple[str, bytes]]:
-        """Return what is kept about the state after a round: what it is about, and the data."""
+        """Return the data about the state after a round, each with the name it was stored under."""
         rows = self._database.rows("SELECT about, key, body FROM standing WHERE kind = ? AND round = ?", (kind, round_))
         return [(about, self.keys.decrypt(key, body, f"{kind} {about}")) for about, key, body in rows]
 
     def supersede(self, rounds_left: int) -> None:
-        """Something of the state was erased: only models up to this round stand. Call inside a transaction."""
+        """Delete what an erasure supersedes: all but models up to round ``rounds_left``. Call inside a transaction."""
         self._database.run("DELETE FROM standing WHERE kind <> ? OR round > ?", (MODEL, rounds_left))
         self._renew_standing()
 
     def drop(self, kind: str) -> None:
-        """Delete what is kept of a kind. Call inside a transaction."""
+        """Delete all data of a kind. Call inside a transaction."""
         self._database.run("DELETE FROM standing WHERE kind = ?", (kind,))
         self._renew_standing()
 
@@ -160,15 +175,15 @@ class Vault:
     # Intents
 
     def key_for_intents(self) -> int:
-        """Return the key of the batches at work: they are purged together.
+        """Return the key of the batches at work, which are purged together.
 
-        That of a batch whose purging was interrupted may be dropped already.
+        After an interrupted purge, the key of a batch may already be dropped.
         """
         rows = self._database.rows("SELECT DISTINCT key FROM intents")
         return next((key for (key,) in rows if self.keys.key(key) is not None), None) or self.take()
 
     def require_readable(self) -> None:
-        """Raise RunDamaged if something cannot be decrypted."""
+        """Raise RunDamaged if anything cannot be decrypted."""
         self.require_keys()
         waits = "SELECT 'request ' || number, key, body FROM waiting"
         stands = "SELECT kind || ' ' || about, key, body FROM standing"

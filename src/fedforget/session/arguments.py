@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from numbers import Real
-from typing import SupportsIndex
+from typing import Any, SupportsIndex
 
-from fedforget.errors import InvalidInput, quoted
+from fedforget.algorithm.forget import Request
+from fedforget.errors import InvalidInput, quoted, shown
 
 _PAIR = 2
 
@@ -72,3 +73,35 @@ def _is_settings(settings: object) -> bool:
 
 def _is_setting(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, int | float) and abs(value) < math.inf)
+
+
+def rounds_to_sample(given: int | None) -> int | None:
+    """Return how many rounds of a receipt to replay; None for all."""
+    most = whole_or_none(given, "sample_rounds")
+    if most is not None and most < 0:
+        raise InvalidInput(
+            f"{shown(most)} rounds cannot be replayed", hint="give sample_rounds from 0, or leave it out"
+        )
+    return most
+
+
+def requests_of(requests: Iterable[Request] | Request | None, client: Any, sample: Any) -> list[Request]:
+    """Return the given requests, each once; or the one for a client, or for a sample of a client."""
+    if (requests is None) == (client is None) or (sample is not None and client is None):
+        raise InvalidInput("name exactly one thing to forget", hint="give a client, a client and a sample, or a batch")
+    if requests is None:
+        return [Request(client, sample)]
+    if isinstance(requests, Request):
+        return [requests]
+    if not isinstance(requests, Iterable):
+        raise InvalidInput(
+            f"{quoted(requests)} is not a request", hint="give fedforget.Request(client, sample), or several"
+        )
+    try:
+        chosen = list(requests)
+    except TypeError as error:  # of a tensor without dimensions
+        raise InvalidInput(f"{quoted(requests)} is not a request", hint="give fedforget.Request(...)") from error
+    for request in chosen:
+        if not isinstance(request, Request):
+            raise InvalidInput(f"{quoted(request)} is not a request", hint="give fedforget.Request(client, sample)")
+    return list(dict.fromkeys(chosen))

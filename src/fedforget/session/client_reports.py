@@ -115,6 +115,9 @@ class ClientReports:
     def __bool__(self) -> bool:
         return bool(self._fresh) or bool(self.run.inbox)
 
+    def leave(self, submission: Submission) -> Any:
+        return self.run.inbox.leave(submission)
+
     def submissions(self) -> Sequence[tuple[Any, Submission]]:
         return [*self.run.inbox.submissions(), *self._fresh.items()]
 
@@ -183,7 +186,7 @@ class ClientReports:
 def _impostor(client: Id, error: FedForgetError) -> FedForgetError:
     return type(error)(
         f"a node that claims to be client {shown(client)} was not accepted: {error.message}",
-        hint="is its state directory not the one that it enrolled with? Restore it as it was last; or erase the client, "
+        hint="is its state directory not the one it enrolled with? Restore it as it was last; or erase the client, "
         "because its rounds cannot be replayed; if it is another party's node, end it",
     )
 

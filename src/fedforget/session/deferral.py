@@ -107,13 +107,13 @@ def forget_record(run: OpenRun) -> None:
 
 
 def _half_applied(run: OpenRun) -> bool:
-    """Whether data of a batch are still to be removed: the run doesn't hold what its record says."""
+    """Whether data of a batch are still to be removed: run and record differ until then."""
     batches = run.record.batches
     return any(batches.stage(intent) == Stage.ACCEPTED for intent in batches.unfinished())
 
 
 def accept_inbox(run: OpenRun) -> None:
-    """Accept what was submitted while another process had the run open, unless a batch is half applied."""
+    """Accept the requests in the inbox, unless a batch is half applied."""
     if run.inbox and _half_applied(run):
         raise unfinished_error(run.path)
     intake = Intake(run, run.record.book, run.inbox)

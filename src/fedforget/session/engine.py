@@ -1,4 +1,4 @@
-"""The engine of a run: its module, its data, and the processes that train."""
+"""The engine of a run: its module, its data, and the processes that train it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The module and the loss that a caller opens a run with."""
+    """The module and the loss of a run, as the caller gives them."""
 
     module: nn.Module
     loss: Loss | None
@@ -50,7 +50,7 @@ class Model:
 
     @classmethod
     def of(cls, module: Any, loss: Any = None) -> Model:
-        """Refuse what cannot learn, whatever the run."""
+        """Check module and loss. Raise InvalidInput if they cannot be trained, whatever the run."""
         with fixed_arithmetic():
             require_module(module)
             require_loss(loss)
@@ -66,7 +66,7 @@ class Model:
         return {"tensors": dict(self.structure), "unstored_buffers": self.pristine.digest()}
 
     def require_described(self, problem: Mapping[str, Any]) -> None:
-        """Refuse a node's module if the server's has other tensors or buffers."""
+        """Raise LearnerDiffers if the server's module has other tensors or buffers than this one of a node."""
         found = differences(problem.get("tensors", {}), self.structure)
         if found or problem.get("unstored_buffers") != self.pristine.digest():
             raise LearnerDiffers(
@@ -75,7 +75,7 @@ class Model:
             )
 
     def require_of(self, file: PlanFile, run: Path) -> None:
-        """Refuse a module whose tensors are not the run's, before anything else happens."""
+        """Raise LearnerDiffers if the module's tensors or buffers are not the run's."""
         found = differences(file.tensors, structure_of(self.module))  # which may have changed since it was given
         if found:
             raise LearnerDiffers(
@@ -91,7 +91,7 @@ class Model:
 
 @dataclass(slots=True)
 class Engine:
-    """Learns and measures. Everything it needs to know of a run's progress is in the run itself."""
+    """Trains and evaluates. It keeps no progress of a run: that is in the run directory."""
 
     plan: Plan
     model: Model
@@ -111,7 +111,7 @@ class Engine:
         workforce: Workforce,
         data_dir: Path | None = None,
     ) -> Engine:
-        """Refuse a module that is not the run's. ``data_dir``: where nodes look for built-in data."""
+        """Return the engine of a run, or raise LearnerDiffers. ``data_dir``: where nodes find built-in data."""
         model.require_of(file, run)
         problem = problem_of(file.model, file.dataset, data_dir) if file.is_built_in else model.description()
         return cls(file.plan, model, data, workforce, problem)
@@ -131,7 +131,7 @@ class Engine:
     def trainer(
         self, learner: TorchLearner, sizes: Callable[[], dict[Id, int]], contents_of: ContentsOf | None = None
     ) -> RoundTrainer:
-        """What computes local rounds: this process, worker processes, or nodes, which compare content digests."""
+        """Return the trainer of local rounds: this process, worker processes, or nodes, which check content digests."""
         if self.workforce.federation == INLINE:
             return InlineTrainer(learner)
         if self.workforce.uses_nodes:
@@ -164,7 +164,7 @@ class Engine:
 
     @contextlib.contextmanager
     def federation(self, clients: ClientMemory, sizes: Callable[[], dict[Id, int]]) -> Iterator[Federation]:
-        """Reach the clients whose memory this is."""
+        """Yield the federation of the clients in this memory."""
         learner = self.learner()
         trainer = self.trainer(learner, sizes)
         with contextlib.closing(LocalFederation(self.plan, clients, learner, trainer=trainer)) as federation:
@@ -172,7 +172,7 @@ class Engine:
 
     @contextlib.contextmanager
     def measuring(self, run: OpenRun, every: int | None) -> Iterator[Callable[[int, Any], None] | None]:
-        """Measure models as they come: in this process, or in one of its own where worker processes train."""
+        """Yield a function that evaluates a model during training: here, or in a process beside the pool."""
         if every is None or (tests := self._test_set()) is None:
             yield None
             return
@@ -189,7 +189,7 @@ class Engine:
             note(job.finish())
 
     def measure(self, run: OpenRun, every: int | None = None) -> None:
-        """Measure the current model and every so many of those that are kept, where it has not been done."""
+        """Evaluate the current model, and kept models at every so many rounds, unless that was done before."""
         if (tests := self._test_set()) is None or not len(run.server.roster):
             return
         current = run.server.rounds_done
@@ -204,7 +204,7 @@ class Engine:
         return {None} if owners is None else {client for client in set(owners) if client in run.server.roster}
 
     def _note(self, run: OpenRun, round_: int, counts: Mapping[Id | None, tuple[int, int]]) -> None:
-        """Keep the counts of clients that are in the run: an erased one leaves the evaluation too."""
+        """Store the counts of clients that are in the run: an erased client leaves the evaluation, too."""
         present = self._measurable(run)
         run.metrics.measured(round_, {client: found for client, found in counts.items() if client in present})
 
@@ -214,7 +214,7 @@ class Engine:
         return self._tests
 
     def check_data(self, run: OpenRun) -> None:
-        """Everything in the run must be in the data, and be what it was."""
+        """Raise DataChanged if a sample of the run is missing from the data, or has other content."""
         for number in range(PARTS):
             for clients, contents in run.clients.books.groups(number):
                 self.data.require_all_unchanged(clients, contents)

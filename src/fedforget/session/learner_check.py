@@ -1,4 +1,4 @@
-"""Before a run goes on from rounds that stay: whether this learner and this machine are those that trained them."""
+"""Check, before a run continues from kept rounds, that this learner and this machine trained them."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class LearnerCheck:
         return found or repeat_pledge(self.engine, self.run, self.run.record.batches.unfinished())
 
     def _is_intact(self, client: Id) -> bool:
-        """Return whether the data still hold a client as the run began with it, including what it loses."""
+        """Return whether the data still hold all of a client's samples, including those it is about to lose."""
         try:
             self.engine.data.require_unchanged(client, self.run.clients.contents(client))
         except FedForgetError:
@@ -95,7 +95,7 @@ class LearnerCheck:
         return True
 
     def _repeat_first_steps(self, elsewhere: Sequence[TrainedRounds], now: Mapping[str, str]) -> Repetition | None:
-        """Let all clients of a round of another environment repeat its first step, and compare within a tolerance.
+        """Have all clients of a round from another environment repeat its first step, and compare within a tolerance.
 
         None if nothing can be compared.
         """

@@ -25,7 +25,7 @@ def newcomers_of(
             if not returning and run.record.book.id_of(Request(client, sample)) is not None:
                 raise InvalidInput(
                     f"sample {shown(sample)} of client {shown(client)} was erased from {run.path}",
-                    hint="to bring it back, say so: --returning (returning=True in Python)",
+                    hint="to add it again, give --returning (returning=True in Python)",
                 )
         if new:
             seed = None if present else seeds.client(client)

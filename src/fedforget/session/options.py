@@ -30,7 +30,7 @@ class OtherEnvironment(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoundOptions:
-    """How a caller watches the rounds, and what it accepts where another environment trained the earlier ones."""
+    """The callback and evaluation of rounds, and what to do if another environment trained the earlier ones."""
 
     on_round: Progress | None = None  # called after each round
     eval_every: int | None = None

@@ -1,8 +1,8 @@
-"""A pledge: which learner began a rewind that leaves no witness.
+"""A pledge identifies the learner that began a rewind to round 0, which leaves no witness to compare a learner with.
 
-After a rewind to round 0 no witness is left to compare a learner with. So the process that begins such a batch lets a
-client that stays take a few steps from the initial model, and notes a keyed digest of the result in the intent.
-A process that finishes the batch after a crash repeats the steps. The pledge goes with the intent.
+The process that begins such a batch trains one remaining client for a few steps from the initial model, and stores a
+keyed digest of the result in the intent. A process that finishes the batch after a crash repeats the steps and compares
+the digests. The pledge is deleted with the intent.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from fedforget.training.environment import arithmetic, numeric_environment
 
 
 def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | None:
-    """Return the pledge for a decision that is about to be carried out. None if no client stays that can make it."""
+    """Return the pledge for a decision that is about to be carried out. None if no remaining client can train."""
     touched, leaving = _touched([decision]), set(decision.leaving)
-    for client in sorted(run.server.roster, key=lambda client: client in touched):  # losing nothing is simpler
+    for client in sorted(run.server.roster, key=lambda client: client in touched):  # clients that lose nothing first
         if client not in leaving:
             mac = _repeat(engine, run, client, decision)
             return None if mac is None else Pledge(client, _environment(), mac)
@@ -33,7 +33,7 @@ def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | No
 
 
 def repeat_pledge(engine: Engine, run: OpenRun, pending: Sequence[Intent]) -> Repetition | None:
-    """Repeat the latest pledge that can be repeated here. None if there is none."""
+    """Repeat the latest pledge that this environment can repeat. None if there is none."""
     for place, intent in reversed(list(enumerate(pending))):
         pledge = intent.pledge
         others = _touched(each.decision for each in (*pending[:place], *pending[place + 1 :]))
@@ -43,7 +43,7 @@ def repeat_pledge(engine: Engine, run: OpenRun, pending: Sequence[Intent]) -> Re
 
 
 def pledged_elsewhere(pending: Sequence[Intent]) -> bool:
-    """Return whether a pending batch was begun in another environment and left no witness."""
+    """Return whether an unfinished batch has a pledge from another environment."""
     return any(intent.pledge is not None and intent.pledge.environment != _environment() for intent in pending)
 
 
@@ -60,7 +60,7 @@ def _touched(decisions: Iterable[Decision]) -> set[Id]:
 
 
 def _repeat(engine: Engine, run: OpenRun, client: Id, decision: Decision) -> bytes | None:
-    """Take the steps, on the client's first samples that stay. None if the learner fails on them."""
+    """Train on the client's first remaining samples and return the keyed digest. None if the learner fails on them."""
     leaving = [
         request.sample for request in decision.requests if request.client == client and request.sample is not None
     ]
@@ -77,6 +77,6 @@ def _repeat(engine: Engine, run: OpenRun, client: Id, decision: Decision) -> byt
 
 
 def _environment() -> str:
-    """A digest of what the arithmetic depends on: in another environment every round is computed anew anyway."""
+    """Return a digest of what the arithmetic depends on. In another environment every round is recomputed anyway."""
     text = repr(arithmetic(numeric_environment()))
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
-from fedforget.planner.costs import ForgettingCost, Withdrawal, forgetting_cost
+from fedforget.planner.costs import ForgettingCost, forgetting_cost
+from fedforget.planner.round_law import Withdrawal
 from fedforget.requests.targets import present_targets
 from fedforget.store.run_directory import OpenRun
 

@@ -105,7 +105,7 @@ class Session:
         ]
 
     def add(self, targets: Sequence[Request], *, returning: bool, seeds: SeedSource, basis: str) -> Status:
-        """Let clients and samples of the data in, as if they had been there from the beginning."""
+        """Add clients and samples of the data, as if they had been there from the beginning."""
         self.processor.finish()
         if seeds.origin == "given" and seeds.server().commitment != self.run.file.server_commitment:
             raise InvalidInput("this is not the seed that the run was made with", hint="leave it out")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,10 +15,10 @@ from fedforget.data.federated import FederatedData
 from fedforget.disk.files import storage_errors
 from fedforget.errors import InvalidInput, PlanRefused
 from fedforget.session.engine import Model
-from fedforget.store import hints
+from fedforget.store import hints, run_directory
 from fedforget.store.contacts import EnrolledClient
 from fedforget.store.creation import NewRun, create
-from fedforget.store.new_clients import LocalNewClients, RemoteNewClients
+from fedforget.store.new_clients import LocalNewClients, NewClients, RemoteNewClients
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.run_directory import OpenRun
 from fedforget.training.arithmetic import fixed_arithmetic
@@ -41,20 +41,12 @@ def create_run(
     if not members:
         raise PlanRefused("the federation has no clients", hint="give it at least one client with one sample")
     _warn_of_float_targets(model, data, members)
-    server_seed = seeds.server()
-    with fixed_arithmetic(float_type(model.module)):  # the data are read as in training, the initial model as it is
-        new = NewRun(
-            file=replace(wanted, server_commitment=server_seed.commitment),
-            server_seed=server_seed,
-            seed_origin=seeds.origin,
-            tree_key=seeds.tree_key(),
-            clients=LocalNewClients(
-                {client: seeds.client(client) for client in members}, data.contents_of(members), data.is_in_memory
-            ),
-            initial=State(weights_of(model.module)),
-            learner=parts_of(model.module, model.loss),
-        )
-        create(path, new)
+
+    def clients() -> LocalNewClients:
+        drawn = {client: seeds.client(client) for client in members}
+        return LocalNewClients(drawn, data.contents_of(members), data.is_in_memory)
+
+    _create(path, wanted, model, seeds, clients)
 
 
 def create_remote_run(
@@ -63,14 +55,18 @@ def create_remote_run(
     """Create a run of clients on other machines. The plan file lacks only the commitment to the server's seed."""
     if not enrolments:
         raise PlanRefused("the federation has no clients", hint="give the enrolment file of at least one")
+    _create(path, wanted, model, seeds, lambda: RemoteNewClients(enrolments))
+
+
+def _create(path: Path, wanted: PlanFile, model: Model, seeds: SeedSource, clients: Callable[[], NewClients]) -> None:
     server_seed = seeds.server()
-    with fixed_arithmetic(float_type(model.module)):
+    with fixed_arithmetic(float_type(model.module)):  # the data are read as in training, the initial model as it is
         new = NewRun(
             file=replace(wanted, server_commitment=server_seed.commitment),
             server_seed=server_seed,
             seed_origin=seeds.origin,
             tree_key=seeds.tree_key(),
-            clients=RemoteNewClients(enrolments),
+            clients=clients(),
             initial=State(weights_of(model.module)),
             learner=parts_of(model.module, model.loss),
         )
@@ -88,8 +84,13 @@ def _warn_of_float_targets(model: Model, data: FederatedData, members: Mapping[I
         )
 
 
-def require_same(run: OpenRun, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
+def require_same(path: Path, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
     """Refuse another plan, seed or roster. The same arguments again resume the run."""
+    with run_directory.reading(path, only_idle=False) as run:
+        _require_same(run, wanted, seeds, without)
+
+
+def _require_same(run: OpenRun, wanted: PlanFile, seeds: SeedSource, without: Sequence[Request]) -> None:
     seed = []
     if seeds.origin == "given" and seeds.server().commitment != run.file.server_commitment:
         seed.append("it was made with another seed, or new seeds were drawn since")

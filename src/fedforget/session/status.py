@@ -1,4 +1,4 @@
-"""Status and export of a run. Neither needs its module or its data."""
+"""The status of a run, and what in it needs an operator. Neither needs the module or the data."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_OPEN = 1000  # open requests that the status names
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """Where a run stands."""
+    """The progress of a run, its open requests, and its clients on other machines."""
 
     run: str
     rounds_done: int
@@ -49,24 +49,17 @@ class Status:
     mixed_environments: bool
     silent: list[dict[str, Any]]  # clients on other machines that do not answer, the longest silence first
     problems: list[dict[str, Any]]  # of clients on other machines at the last contact: what is wrong, what helps
-    enrolled: int  # clients that join with the next contact
-    undelivered: int  # clients that left and do not know it yet
+    enrolled: int  # enrolled clients that join at the next contact
+    undelivered: int  # erased clients that were not yet notified
 
 
 def status_of(run: OpenRun) -> Status:
-    """Where a run stands; needs neither model nor data."""
+    """Return the progress of a run and its open requests. Needs neither model nor data."""
     plan, server = run.file.plan, run.server
     sizes = None if run.is_remote else run.clients.sample_counts().tolist()
     withdrawn = not len(server.roster)
     trained = run.record.environments.of_rounds(server.rounds_done)
-    book = run.record.book
-    states = book.counts()
-    next_ones = book.chosen(Selection((OPEN,), limit=MOST_OPEN, by_deadline=True))
-    known = sum(states.get(state, 0) for state in OPEN_STATES)
-    waiting = open_requests(next_ones, run.inbox)
-    open_count = len(waiting) + known - len(next_ones)
-    if open_count > MOST_OPEN:
-        waiting = sorted(waiting, key=lambda receipt: receipt.deadline or "")[:MOST_OPEN]
+    contacts = run.remote.contacts if run.is_remote else None
     return Status(
         run=str(run.path),
         rounds_done=server.rounds_done,
@@ -84,28 +77,41 @@ def status_of(run: OpenRun) -> Status:
         withdrawn=withdrawn,
         accuracy=run.metrics.accuracy(server.rounds_done),
         accuracies=run.metrics.accuracies(),
-        requests=sum(states.values()),
-        states=states,
-        open_count=open_count,
-        open_requests=[
-            {name: shown[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
-            for shown in (receipt.as_dict() for receipt in waiting)
-        ],
-        overdue=[receipt.id for receipt in waiting if receipt.is_overdue()],
+        **_requests(run),
         pending=run.record.batches.are_unfinished,
         seed_origin=server.seed_origin,
         tainted=run.record.book.tainted,
         environments=[each.as_dict() for each in trained],
         mixed_environments=is_mixed(trained),
-        silent=[silence.as_dict() for silence in run.remote.contacts.silences()] if run.is_remote else [],
-        problems=[problem.as_dict() for problem in run.remote.contacts.problems()] if run.is_remote else [],
-        enrolled=len(run.remote.contacts.waiting(server.roster)) if run.is_remote else 0,
-        undelivered=len(run.remote.contacts.undelivered) if run.is_remote else 0,
+        silent=[] if contacts is None else [silence.as_dict() for silence in contacts.silences()],
+        problems=[] if contacts is None else [problem.as_dict() for problem in contacts.problems()],
+        enrolled=0 if contacts is None else len(contacts.waiting(server.roster)),
+        undelivered=0 if contacts is None else len(contacts.undelivered),
     )
 
 
+def _requests(run: OpenRun) -> dict[str, Any]:
+    """Return the fields of ``Status`` about requests."""
+    states = run.record.book.counts()
+    listed = run.record.book.chosen(Selection((OPEN,), limit=MOST_OPEN, by_deadline=True))
+    found = open_requests(listed, run.inbox)
+    open_count = len(found) + sum(states.get(state, 0) for state in OPEN_STATES) - len(listed)
+    if open_count > MOST_OPEN:
+        found = sorted(found, key=lambda receipt: receipt.deadline or "")[:MOST_OPEN]
+    return {
+        "requests": sum(states.values()),
+        "states": states,
+        "open_count": open_count,
+        "open_requests": [
+            {name: fields[name] for name in ("id", "level", "state", "deadline", "days_left", "overdue")}
+            for fields in (receipt.as_dict() for receipt in found)
+        ],
+        "overdue": [receipt.id for receipt in found if receipt.is_overdue()],
+    }
+
+
 def attention(path: Path, status: Status) -> AttentionNeeded | None:
-    """What an operator must see to: requests that are overdue, or unfinished while no process works on them."""
+    """Return what needs an operator: a request unfinished without a process, a silent client, overdue requests."""
     if status.pending and not is_at_work(path):
         unfinished = unfinished_error(path)
         return AttentionNeeded(unfinished.message, hint=unfinished.hint)

@@ -1,4 +1,4 @@
-"""What must hold before a run is used, each fact checked in one place.
+"""The facts that must hold before a run is used, each checked in one place.
 
 Opening a run raises the first fact that does not hold; ``fedforget doctor`` lists all of them.
 """
@@ -38,7 +38,7 @@ SEEDS, AFTER_CRASH = "seeds", "what a crash left"
 class Parts:
     """The files of a run, opened one by one, so that damage to one does not hide damage to another.
 
-    The caller holds ``lock.shared_lock``. A part is None until its file was found to be in order.
+    The caller holds ``lock.shared_lock``. A part is None until its file has been checked.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Parts:
     ) -> None:
         """``trusting``: a file whose signature is that of its seal is not read as a whole.
 
-        ``describing``: nothing relies on what is read, so the seals that a process at work moved aside count as well.
+        ``describing``: the caller only describes the run, so seals that a writing process moved aside count, too.
         """
         self.path = path
         self.files = SealedFiles(path, opened, trusting, aside=Seals(path).broken() if describing else {})
@@ -70,8 +70,8 @@ class Parts:
     def facts(self, *, every_book: bool = False) -> Iterator[Fact]:
         """Check each fact before advancing: later facts depend on earlier results.
 
-        ``every_book``: read the clients' books now and compare the seeds with their commitments, also where seals vouch
-        for them. Otherwise a book is checked when it is first read.
+        ``every_book``: read the clients' books now and compare the seeds with their commitments, even if their seals
+        are intact. Otherwise a book is checked when it is first read.
         """
         yield Fact(plan_file.NAME, self._read_plan)
         yield Fact(MODELS, self._find_models)
@@ -106,11 +106,12 @@ class Parts:
         seals = Seals(self.path).all()
         if seals and (logs := logs_beside(self.path)):  # seals are broken before the first commit
             raise CommitsLost(
-                f"{self.path / SEALS} does not know of {logs[0]}: commits were lost, or it is of another time",
+                f"{self.path} has {logs[0]}, which `seals` does not list: commits were lost, or `seals` is from "
+                "another backup",
                 hint="restore the whole run directory from a backup; see `fedforget doctor`",
             )
         if seals and (CONTACTS in seals) != is_remote(self.path):
-            raise RunDamaged(f"{self.path / SEALS} is damaged: its seals are not those of such a run")
+            raise RunDamaged(f"{self.path / SEALS} is damaged: it lists the files of another kind of run")
         self.files.seals = seals
         return "set when the run was closed" if seals else "broken: a process is writing the run, or was killed"
 
@@ -152,13 +153,13 @@ class Parts:
     def _compare_plan(self, server: ServerStore) -> str:
         if server.plan_digest != self._plan_digest:
             raise RunDamaged(
-                f"{self.path / plan_file.NAME} is not the plan this run began with",
+                f"{self.path / plan_file.NAME} is not the plan that this run was created with",
                 hint="restore it from a backup; only new seeds change a plan",
             )
         return f"{server.plan.rounds} rounds"
 
     def _compare_seeds(self, server: ServerStore) -> str:
-        """Another seed changes every draw."""
+        """Compare the seeds with their commitments: another seed changes every draw."""
         problem = server_seed_problem(server, None if self.file is None else self.file.server_commitment)
         if problem is not None:
             raise RunDamaged(problem)
@@ -197,4 +198,4 @@ def logs_beside(path: Path) -> list[str]:
 
 def _consistent(server: ServerStore, clients: ClientsPart, trail: Record) -> str:
     crash_check.require_whole(server, clients, trail)
-    return "fits together; the next command goes on from there"
+    return "consistent; the next command continues from there"

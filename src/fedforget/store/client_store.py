@@ -11,7 +11,6 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
 from fedforget.disk.database import Database
-from fedforget.errors import RunDamaged, shown
 from fedforget.store.books.books import Books
 from fedforget.store.uses import Uses
 
@@ -71,12 +70,7 @@ class ClientStore:
     # Notes
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
-        steps = self.uses.first_steps(client)
-        if steps and not set(steps) <= set(self.samples(client)):
-            raise RunDamaged(
-                f"{self.database.path} is damaged: it notes a use of a sample that client {shown(client)} lacks"
-            )
-        return steps
+        return self.uses.checked_first_steps(client, lambda: self.samples(client))
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
         return self.uses.witnesses(client)

@@ -51,7 +51,7 @@ class ClientsPart(Protocol):
         """Return the leaves of targets that are in the data now."""
 
     def check(self, clients: Collection[Id] | None = None) -> None:
-        """Read what is stored about these clients (None: about all), and raise if it is damaged."""
+        """Read the stored data of these clients (None: of all), and raise RunDamaged if they are damaged."""
 
     # Files
 
@@ -74,13 +74,13 @@ class ClientsPart(Protocol):
         """Return whether a file was read as a whole, if it was opened at all."""
 
     def before_sealing(self, *, crashed: bool) -> None:
-        """Store derived digests and delete what is not needed any more. ``crashed``: also what seems unchanged."""
+        """Store derived digests and delete unused rows. ``crashed``: also where nothing seems to have changed."""
 
     def sealed(self) -> None:
         """Note that the run was sealed."""
 
     def close(self) -> None:
-        """Close what is no database."""
+        """Close everything but databases."""
 
     # After a crash
 

@@ -1,6 +1,6 @@
-"""``contacts.db``: how the clients of a deployment are reached, and what they have not been told yet.
+"""``contacts.db``: how the clients of a deployment are reached, and which notifications are pending.
 
-It is not part of the run's function. A client that leaves has no row in it, as soon as it knows that it was erased.
+It is not part of the run's function. An erased client has no row in it once it was notified.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LONGEST = 1000  # characters of a problem: a part of it may come from a node
 
 @dataclass(frozen=True, slots=True)
 class EnrolledClient:
-    """What a client said when it enrolled: its commitment, the root of its samples, and its key."""
+    """The content of a client's enrolment: its commitment, the root of its samples, and its key."""
 
     client: Id
     commitment: bytes
@@ -75,7 +75,7 @@ class EnrolledClient:
 
 @dataclass(frozen=True, slots=True)
 class Silence:
-    """A client that does not answer, the round that waits for it, and since when."""
+    """A client that does not answer: the round that is blocked, and since when."""
 
     client: Id
     round: int
@@ -115,7 +115,7 @@ class Contacts:
     def now(self) -> int:
         rows = self.database.rows("SELECT epoch FROM epoch")
         if not rows:
-            raise RunDamaged(f"{self.database.path} is damaged: it lacks its epoch")
+            raise RunDamaged(f"{self.database.path} is damaged: it has no epoch")
         return int(rows[0][0])
 
     def raise_to(self, epoch: int) -> None:
@@ -134,13 +134,13 @@ class Contacts:
         return EnrolledClient(*rows[0]) if rows else None
 
     def enroll(self, *new: EnrolledClient, joins: bool = True) -> None:
-        """Enter clients, or replace what is known of them. ``joins``: they are to be added to the roster."""
+        """Insert or replace enrolments. ``joins``: the clients are to be added to the roster."""
         rows = ((each.client, each.public_key, each.commitment, each.root, _now(), int(joins)) for each in new)
         with self.database.transaction():
             self.database.run_many("INSERT OR REPLACE INTO enrolled VALUES (?, ?, ?, ?, ?, ?)", rows)
 
     def waiting(self, roster: IdSet) -> list[EnrolledClient]:
-        """Return the clients that are enrolled and not in the roster yet, in the order of their ids."""
+        """Return the enrolled clients that are not yet in the roster, in the order of their ids."""
         known, joining = self.enrolled(), self._joining()
         return [known[client] for client in IdSet.of_canonical([each for each in joining if each not in roster])]
 
@@ -148,7 +148,7 @@ class Contacts:
         return {client for (client,) in self.database.rows("SELECT client FROM enrolled WHERE joins = 1")}
 
     def tidy(self, roster: IdSet) -> None:
-        """Delete what is known of clients that left, except of those that are still to be told so."""
+        """Delete the rows of erased clients, except of those that were not yet notified."""
         joining = self._joining()
         joined = [(client,) for client in joining if client in roster]
         known = (
@@ -166,17 +166,17 @@ class Contacts:
     # Requests made at clients
 
     def untold(self) -> dict[tuple[Id, str], str]:
-        """Return the kind of each request of a client that the client does not know to be finished."""
+        """Return the kind of each client's request of whose end the client was not yet notified."""
         rows = self.database.rows("SELECT client, handle, kind FROM untold")
         return {(client, handle): kind for client, handle, kind in rows}
 
     def asked(self, client: Id, handle: str, kind: str) -> None:
-        """Note that a client asks for something, until it has been told that it is finished."""
+        """Record a client's request, until the client is notified of its end."""
         with self.database.transaction():
             self.database.run("INSERT OR REPLACE INTO untold VALUES (?, ?, ?)", (client, handle, kind))
 
     def told(self, client: Id, handles: Collection[str]) -> None:
-        """Note that a client knows these requests to be finished."""
+        """Record that a client was notified of the end of these requests."""
         with self.database.transaction():
             rows = ((client, handle) for handle in handles)
             self.database.run_many("DELETE FROM untold WHERE client = ? AND handle = ?", rows)
@@ -188,7 +188,7 @@ class Contacts:
         return [Silence(*row) for row in self.database.rows("SELECT client, round, since FROM silent ORDER BY since")]
 
     def fell_silent(self, client: Id, round_: int, since: str | None = None) -> None:
-        """Note that a client does not answer. A silence that is known keeps its beginning."""
+        """Record that a client does not answer. A known silence keeps its beginning."""
         with self.database.transaction():
             row = (client, round_, since or _now())
             self.database.run(
@@ -196,7 +196,7 @@ class Contacts:
             )
 
     def answered(self, *clients: Id) -> None:
-        """Note that clients answered. Writes nothing unless one of them was silent."""
+        """Record that clients answered. Writes nothing unless one of them was silent."""
         silent = {silence.client for silence in self.silences()} & set(clients)
         if silent:
             with self.database.transaction():
@@ -236,7 +236,7 @@ class Contacts:
 
 
 class _Nodes(MutableMapping[Id, int]):
-    """The Flower node of each client, durable at once."""
+    """The Flower node of each client. Each change is durable at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -265,7 +265,7 @@ class _Nodes(MutableMapping[Id, int]):
 
 
 class _Undelivered(MutableSet[Id]):
-    """The clients that were erased and don't know it yet, durable at once."""
+    """The erased clients that were not yet notified. Each change is durable at once."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

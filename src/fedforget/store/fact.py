@@ -29,7 +29,7 @@ class ClientsFiles(Protocol):
         """The tables of ``server.db`` in such a run."""
 
     def facts(self, server: ServerStore | None, record: Record | None, *, everything: bool) -> Iterator[Fact]:
-        """Check each fact before advancing. ``everything``: read now what is otherwise checked on first use."""
+        """Check each fact before advancing. ``everything``: also read files that are otherwise checked on first use."""
 
     def require_seeds(self, server: ServerStore) -> None:
         """Raise RunDamaged if the clients are not those that the roster is committed to."""

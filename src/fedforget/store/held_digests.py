@@ -28,7 +28,7 @@ Digests = tuple[bytes, bytes]  # the root of a client's samples, and the digest 
 
 
 class HeldDigests:
-    """The table ``held`` in ``server.db``. ``ServerStore`` writes what was heard inside its own transactions."""
+    """The table ``held`` in ``server.db``. ``ServerStore`` writes the received digests inside its own transactions."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -64,7 +64,7 @@ class HeldDigests:
     # Inside a transaction of the server
 
     def taken(self) -> Callable[[IdSet], None]:
-        """Take what was heard until now. Return the function that writes it, for the clients in a roster."""
+        """Take the digests received until now. Return the function that writes those of the clients in a roster."""
         heard, self._heard = self._heard, {}
         return lambda roster: self._write(heard, roster)
 

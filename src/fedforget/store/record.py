@@ -1,8 +1,9 @@
 """``record.db``: the audit trail. Requests with their outcome, events in a hash chain, versions.
 
 The record is not part of the run's function. It is appended to and never rebuilt, so that its cost does not grow with
-its length. About erased data it holds only keyed pseudonyms and MACs of superseded digests. What it holds for a time,
-such as the ids of a request until it is purged, is encrypted with a key that is then dropped (``requests.vault``).
+its length. About erased data it holds only keyed pseudonyms and MACs of superseded digests. Temporary
+content, such as the ids of a request until it is purged, is encrypted with a key that is then dropped
+(``requests.vault``).
 """
 
 from __future__ import annotations

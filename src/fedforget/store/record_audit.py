@@ -48,7 +48,7 @@ class _Replayed:
             self.batches.setdefault(event.get("batch", ""), {}).update({**event, "state": kind})
 
     def of(self, request: str) -> dict[str, Any]:
-        """Return what is said about a request, with what is said about its batch. Completion may lower a guarantee."""
+        """Return the fields of a request's events and of its batch's. Completion may lower a guarantee."""
         told = self.requests[request]
         shared = self.batches.get(told.get("batch", ""), {})
         return {**told, **{name: shared[name] for name in ("state", "guarantee") if name in shared}}

@@ -56,9 +56,7 @@ class RemotePart:
     def has(self, target: Request) -> bool:
         if target.sample is None or not is_withdrawal(target.sample):
             raise samples_elsewhere(target)
-        return (
-            self._book.id_of_exactly(target) is None
-        )  # its client tells it again until it knows that it was carried out
+        return self._book.id_of_exactly(target) is None  # its client reports it again until it is notified
 
     def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
         """Return the leaves of clients; none if a target is a withdrawal, whose leaf only its client knows."""

@@ -40,7 +40,7 @@ def validate_record(database: Database) -> None:
     [(wrong,)] = database.rows(
         "SELECT count(*) FROM waiting JOIN requests USING (number) WHERE state <> 'accepted' OR batch_id IS NOT NULL"
     )
-    _require(database, not wrong, "the state of a request that waits")
+    _require(database, not wrong, "the state of a pending request")
     begun = "SELECT 1 FROM requests JOIN intents USING (batch_id) WHERE state <> 'accepted' LIMIT 1"
     _require(database, not database.rows(begun), "the state of a request whose batch is at work")
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedforget.algorithm.forget import Request
@@ -29,7 +29,6 @@ from fedforget.disk.door import Door
 from fedforget.disk.files import TEMPORARY, storage_errors, write_durably
 from fedforget.disk.lock import RunLock, exclusive_section, require_idle, shared_lock
 from fedforget.disk.read_only import JOURNAL
-from fedforget.disk.seen import Signature, settled_signature
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import CommitsLost, InvalidInput, RunBusy, RunDamaged, StorageFailed, UnfinishedRequest
 from fedforget.requests.inbox import Inbox
@@ -39,12 +38,10 @@ from fedforget.store.client_store import ClientStore
 from fedforget.store.clients_part import ClientsPart
 from fedforget.store.local_part import LocalPart
 from fedforget.store.metrics import Metrics
-from fedforget.store.names import METRICS, RECORD, SERVER
 from fedforget.store.plan_file import PlanFile
 from fedforget.store.record import Record
 from fedforget.store.remote_part import RemotePart
-from fedforget.store.sealed_files import sealed_digest, sum_text
-from fedforget.store.seals import Seal, Seals
+from fedforget.store.sealing import Sealing
 from fedforget.store.server_store import ServerStore
 
 _LARGE = 2**20  # bytes from which a model is slow to write
@@ -61,8 +58,7 @@ class OpenRun:
     metrics: Metrics
     record: Record
     inbox: Inbox
-    seals: dict[str, Seal] = field(default_factory=dict)  # at the last closing; none after a crash
-    read_whole: dict[str, Signature | None] = field(default_factory=dict)  # files compared with their seals
+    sealing: Sealing
     crashed: bool = False  # the last writer did not close it properly
     _broken: bool = False  # the seals, by this process
     _behind: WriteBehind | None = None
@@ -84,7 +80,7 @@ class OpenRun:
 
     @property
     def remote(self) -> RemotePart:
-        """What is known of clients on other machines. Raises InvalidInput if they are on this one."""
+        """The digests and contacts of clients on other machines. Raises InvalidInput if they are on this one."""
         if not isinstance(self.part, RemotePart):
             raise InvalidInput(
                 f"the clients of {self.path} are on this machine", hint="leave out --federation flower:NAME"
@@ -137,7 +133,7 @@ class OpenRun:
         if self._broken:
             return
         with exclusive_section(self.path):
-            Seals(self.path).break_all()
+            self.sealing.break_all()
             self._broken = True
             for database in self.databases() if self.crashed else ():
                 database.begin_writing()
@@ -167,43 +163,12 @@ class OpenRun:
                 elif database.is_writing:
                     database.close()
                     database.reopen()
-            self._close_record(last)
-            self._set_seals({*rebuilt, *self.part.replaced()})
+            self.sealing.close_record(last)
+            self.sealing.set({*rebuilt, *self.part.replaced()})
             for database in rebuilt.values():
                 database.reopen()
         self.part.sealed()
         self.crashed = self._broken = False
-
-    def _close_record(self, last: Callable[[], None] | None) -> None:
-        """Drop keys and digests that nothing needs any more, and only then call ``last``, which says so."""
-        vault, database = self.record.vault, self.record.database
-        vault.renew_spent()
-        vault.drop_unused(finishing=last is not None)
-        if last is not None:
-            Seals(self.path).forget_broken()
-            last()
-        if database.is_writing:
-            database.close_folded()
-            database.reopen()
-
-    def _set_seals(self, changed: Collection[str]) -> None:
-        """Seal every file. A file that did not change keeps its seal."""
-        door, total = Door(self.path), self.record.database.page_sum
-        roots = self.part.roots()
-        with storage_errors(self.path):
-            for name in (SERVER, METRICS, *self.part.files, RECORD):
-                if name in changed or name not in self.seals:
-                    found = sealed_digest(self.path, name)
-                    if name == RECORD:  # after a crash it was not known
-                        self.record.database.page_sum = int(found, 16)
-                elif name == RECORD and total is not None:
-                    found = sum_text(total)
-                else:
-                    if name in self.read_whole and self.part.was_read(name):
-                        self.seals[name] = replace(self.seals[name], seen=self.read_whole[name])
-                    continue
-                self.seals[name] = Seal(found, roots.get(name), settled_signature(door, name))
-        Seals(self.path).set(self.seals)
 
     def _abandon(self, error: BaseException) -> None:
         """Leave the run after an error: sealed where that is possible, else to be cleaned up by the next writer."""
@@ -324,8 +289,8 @@ def _open(path: Path, skip: Collection[str] = (), *, trusting: bool = True, desc
         file, server, clients, found, trail = parts.file, parts.server, parts.clients, parts.metrics, parts.record
         if file is None or server is None or clients is None or found is None or trail is None:
             raise AssertionError("a part is missing although every fact holds")
-        files = parts.files
-        run = OpenRun(path, file, server, clients, found, trail, Inbox(path), files.seals, files.read_whole)
+        sealing = Sealing(path, clients, trail, parts.files.seals, parts.files.read_whole)
+        run = OpenRun(path, file, server, clients, found, trail, Inbox(path), sealing)
         run.crashed = not parts.sealed
         trail.derived.append(found)
         server.commit_to = run.commit_to

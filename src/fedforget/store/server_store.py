@@ -56,7 +56,7 @@ class Beside(Protocol):
     """Rows that are written in the same transactions as those of the server."""
 
     def taken(self) -> Callable[[IdSet], None]:
-        """Take what is to be written. Return the function that writes it, for the clients in a roster."""
+        """Take the pending rows. Return the function that writes those of the clients in a roster."""
 
     def drop(self, leaving: Collection[Id]) -> None:
         """Delete the rows of clients that leave."""

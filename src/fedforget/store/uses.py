@@ -5,7 +5,7 @@ Rounds write it, and a rewind takes their notes back. A request that changes no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -15,7 +15,7 @@ from fedforget.algorithm.notes import DIGEST_BYTES, notes_digest, notes_digest_o
 from fedforget.algorithm.ports import WITNESS_BYTES, RemoveOrder
 from fedforget.disk.column_checks import check, is_blob, is_id, is_whole
 from fedforget.disk.database import Database
-from fedforget.errors import RunDamaged
+from fedforget.errors import RunDamaged, shown
 
 _FOREVER = 2**63 - 1
 
@@ -47,6 +47,15 @@ class Uses:
 
     def first_steps(self, client: Id) -> Mapping[Id, int]:
         return dict(self.database.rows("SELECT sample, step FROM first_uses WHERE client = ?", (client,)))
+
+    def checked_first_steps(self, client: Id, samples: Callable[[], Iterable[Id]]) -> Mapping[Id, int]:
+        """Return a client's first uses. Raise RunDamaged if one is of a sample that the client's book lacks."""
+        steps = self.first_steps(client)
+        if steps and not steps.keys() <= set(samples()):
+            raise RunDamaged(
+                f"{self.database.path} is damaged: it notes a use of a sample that client {shown(client)} lacks"
+            )
+        return steps
 
     def witnesses(self, client: Id) -> Mapping[int, bytes]:
         return dict(

@@ -106,9 +106,9 @@ class Finder:
             load(module)
             CHANGES[name](module)
 
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        spec.loader.exec_module = exec_module
         return spec
 
 
 if "FF_FAULT" in os.environ:
-    sys.meta_path.insert(0, Finder())  # type: ignore[arg-type]
+    sys.meta_path.insert(0, Finder())

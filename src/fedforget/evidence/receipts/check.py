@@ -1,4 +1,4 @@
-"""Check receipts offline: that the run's key signed them, and that their proofs are sound."""
+"""Check receipts offline: that the run's key signed them, and that their proofs are valid."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fedforget.evidence.receipts.shape import Statement, require_shape
 from fedforget.requests.lifecycle import Stage
 
 OFFLINE = "that the roots are those of the run's data: --run compares them with the run"
-SIGNATURE_ONLY = "that what the receipt says is so: --run compares it with the run"
-UNOPENED = "whom the receipt is about: --opening shows it"
+SIGNATURE_ONLY = "that the statements of the receipt are true: --run compares them with the run"
+UNOPENED = "which client or sample the receipt is about: --opening shows it"
 OTHER_ID = "that the same record is not in the data under another id"
 
 
@@ -28,9 +28,9 @@ class ReceiptCheck:
     """The result of checking a receipt, with every problem found."""
 
     signature_ok: bool = False
-    absence_shown: bool | None = None  # None: the receipt has no proof of it
-    presence_shown: bool | None = None  # before the request; None: the receipt has no proof of it
-    opened: bool | None = None  # the opening is that of the receipt; None: no opening was given
+    absence_shown: bool | None = None  # None: the receipt holds no such proof
+    presence_shown: bool | None = None  # before the request; None: the receipt holds no such proof
+    opened: bool | None = None  # whether the opening belongs to the receipt; None: no opening was given
     run_ok: bool | None = None  # None: no run was given
     rounds_replayed: int = 0
     bitwise_equal: bool | None = None  # None: nothing was replayed
@@ -41,7 +41,7 @@ class ReceiptCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether every check that was made succeeded."""
+        """Whether every check that was carried out succeeded."""
         equal = self.bitwise_equal is not False or self.within_tolerance is True
         return self.signature_ok and self.run_ok is not False and equal
 
@@ -70,7 +70,7 @@ class ReceiptCheck:
 
     @property
     def not_shown(self) -> list[str]:
-        """What this check did not show."""
+        """Return what this check did not show."""
         offline = [] if self.run_ok is not None else [OFFLINE] if self.absence_shown else [SIGNATURE_ONLY]
         return [*offline, *([UNOPENED] if self.absence_shown and not self.opened else []), OTHER_ID]
 
@@ -94,8 +94,6 @@ def read_receipt(file: str | Path, key: str | Path, opening: str | Path | None =
     path, public_key = path_of(file, "a receipt"), read_public_key(path_of(key, "a public key"))
     try:
         envelope = strict_json.parse(read_named(path, strict_json.LONGEST))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError) as error:
         raise ReceiptRefused(
             f"{path} is not a signed receipt: not strict JSON: {error}",
@@ -127,7 +125,7 @@ def _check_proofs(path: Path, found: ReceiptCheck) -> None:
         problem = str(error)
     if problem is not None:
         raise ReceiptRefused(
-            f"{path} is signed, but its proofs are not sound: {problem}", hint="don't rely on this receipt"
+            f"{path} is signed, but its proofs are invalid: {problem}", hint="don't rely on this receipt"
         )
 
 
@@ -141,7 +139,7 @@ def _check_opening(path: Path, found: ReceiptCheck, opening: Opening) -> None:
     problem = opening.problem(predicate["request"]["id"], Target.parse(predicate["target"]))
     if problem is not None:
         raise ReceiptRefused(
-            f"the opening does not fit {path}: {problem}",
+            f"the opening does not belong to {path}: {problem}",
             hint="get the opening for this receipt from its issuer; see `fedforget receipt show RUN ID --opening ID`",
         )
     found.opened = True
@@ -160,5 +158,5 @@ def require_checked(found: object) -> None:
     if not isinstance(found, ReceiptCheck) or not found.signature_ok:
         raise InvalidInput(
             f"a {type(found).__name__} is not a receipt whose signature was checked",
-            hint="give what fedforget.read_receipt(file, key) returns",
+            hint="give the result of fedforget.read_receipt(file, key)",
         )

@@ -1,4 +1,4 @@
-"""Compare receipts with their run: that every claim matches the record, and that its rounds give the same models.
+"""Compare receipts with their run: every claim with the record, and the recomputed rounds by replaying them.
 
 The check builds the statement that the run issued at the receipt's time, and names each field that differs. Beyond that
 it compares the digests with their MACs, and the run as it is now with the receipt if nothing has changed since.
@@ -29,7 +29,7 @@ from fedforget.store.state_digest import state_digest
 _PROVEN = ("target", "absence", "presence", "data_root_after", "data_root_before")
 _GROUPS = [("predicate", name) for name in ("request", "chain", "counterfactual")]
 _HEAD = ("predicate", "chain", "head")
-_OTHER = {  # what the record has instead of a differing field; "another {field}" by default
+_OTHER = {  # how messages name a differing field; "another {field}" by default
     "subject": "another state digest",
     "target": "another target",
     "data_root_after": "another root of the data after",
@@ -141,14 +141,14 @@ def _in_words(path: tuple[str, ...]) -> str:
 
 
 def _head_problem(statement: Statement, chain: EventChain) -> str:
-    """Return what is wrong with a chain head that is not where this request ended."""
+    """Return why the chain head is not the event with which this request ended."""
     if chain.has(statement["predicate"]["chain"]["head"]):
-        return "the head of the event chain is not where this request ended: an older head was inserted"
+        return "the head of the event chain is not the event with which this request ended: an older head was inserted"
     return "the head of the event chain is not in the run's record: the record was replaced or cut off"
 
 
 def _mac_problems(statement: Statement, run: OpenRun, ending: Ending) -> Iterator[str]:
-    """Compare the digests of state and model with their MACs, which stay in the record when the digests are deleted."""
+    """Compare the digests of state and model with their MACs, which the record keeps when it deletes the digests."""
     if ending.is_before(FORGOTTEN):  # the key of the MACs is destroyed
         return
     predicate, mac = statement["predicate"], run.record.pseudonyms.mac
@@ -174,11 +174,11 @@ def _problems_now(statement: Statement, run: OpenRun, ending: Ending) -> Iterato
         return
     predicate, digest = statement["predicate"], _state_digest_in(statement)
     if run.file.digest != predicate["counterfactual"].get("plan"):
-        yield "the run has another plan now"
+        yield "the run now has another plan"
     if commitments_digest(run) != predicate["counterfactual"].get("commitments"):
-        yield "the run is committed to other seeds now: a seed was swapped"
+        yield "the run is now committed to other seeds: a seed was replaced"
     if digest is not None and not ending.is_before("trained") and state_digest(run) != digest:
-        yield "the run's state is not the one that this receipt ends in"
+        yield "the run's state is not the one after this request"
 
 
 def _state_digest_in(statement: Statement) -> str | None:

@@ -36,12 +36,12 @@ def unseal(envelope: Any, key: Ed25519PublicKey) -> dict[str, Any]:
     if not any(_signed(key, signature, _pre_authentication(kind, payload)) for signature in signatures):
         raise ReceiptRefused(
             "the signature does not verify: the receipt was altered, or another key signed it",
-            hint=f"the key given is {key_id(key)}; get the receipt and the key again from their issuer",
+            hint=f"the given key is {key_id(key)}; get the receipt and the key again from their issuer",
         )
     try:
         statement = strict_json.parse(payload)
     except (ValueError, RecursionError) as error:
-        raise ReceiptRefused(f"the payload is not JSON as receipts are: {error}", hint=_WHENCE) from error
+        raise ReceiptRefused(f"the payload is not strict JSON: {error}", hint=_WHENCE) from error
     if not isinstance(statement, dict):
         raise ReceiptRefused("the payload is not a statement", hint=_WHENCE)
     if _encoded(statement) != payload:

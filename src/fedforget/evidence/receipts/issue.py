@@ -22,7 +22,7 @@ from fedforget.store.run_directory import OpenRun
 
 @dataclass(frozen=True, slots=True)
 class Issued:
-    """A signed receipt, and what it does not state: whether the seeds are tainted now."""
+    """A signed receipt, and facts that it does not state."""
 
     envelope: Envelope
     seeds_tainted_now: bool
@@ -41,7 +41,7 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
         tainted = run.record.book.tainted
         key = known_key(path, known) if known is not None and not new_key else None
         if key is not None and not has_public_half(path, key):
-            key = None  # restoring the public half needs the run open for writing
+            key = None  # restoring the public half needs the lock
     if key is None:
         with run_directory.writing(path) as run:
             key = _agreed_key(run, new_key)
@@ -51,7 +51,7 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
 def open_target(path: Path, identifier: str, target: Request) -> Opening:
     """Return the ids and salts behind the labels of a receipt, given what its request was for.
 
-    The record keeps no ids: the caller names the target, and the run says whether it is the one.
+    The record keeps no ids: the caller names the target, and it is compared with the record.
     """
     with run_directory.reading(path) as run:
         receipt = _finished(run, identifier)
@@ -70,8 +70,8 @@ def open_target(path: Path, identifier: str, target: Request) -> Opening:
 def _not_its_target(run: OpenRun, receipt: Receipt, target: Request) -> InvalidInput:
     if run.record.book.pseudonym_of(receipt.id) is None:
         return InvalidInput(
-            f"the record has forgotten what request {receipt.id} was for, or another request erased the same",
-            hint="an opening that was handed out before still opens the archived receipt",
+            f"the record no longer knows the target of request {receipt.id}, or another request erased it",
+            hint="an opening that was written earlier still opens the archived receipt",
         )
     return InvalidInput(
         f"request {receipt.id} was not for {target}: it was for another {receipt.level}",
@@ -81,11 +81,7 @@ def _not_its_target(run: OpenRun, receipt: Receipt, target: Request) -> InvalidI
 
 def _finished(run: OpenRun, identifier: str) -> Receipt:
     receipt = run.record.book.receipt(identifier)
-    if receipt.is_open:
-        raise InvalidInput(
-            f"request {shown(identifier)} is {receipt.state}: it has no receipt yet",
-            hint=f"carry it out with {hints.run_pending(run.path)}",
-        )
+    receipt.require_closed(f"carry it out with {hints.run_pending(run.path)}")
     return receipt
 
 
@@ -95,7 +91,7 @@ def _statement(run: OpenRun, identifier: str, public: bool) -> Statement:
 
 
 def _agreed_key(run: OpenRun, new_key: bool) -> Ed25519PrivateKey:
-    """Return the signing key after writing its files and then recording it. Only then may it sign."""
+    """Return the signing key. Its files are written and it is recorded before it signs."""
     known, last = run.record.receipt_key, run.record.chain.last()  # another process may have created one
     if new_key:
         key = replaced_key(run.path, known, fresh=last is not None and last.body.get("key") == known)

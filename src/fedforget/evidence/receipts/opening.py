@@ -1,4 +1,4 @@
-"""Openings: the ids and salts of what a receipt is about, for the person concerned or an auditor.
+"""Openings: the id and salt behind a receipt's label, for the data subject or an auditor.
 
 A receipt names its target by labels, which reveal nothing. With the opening a reader can compute the labels.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.algorithm.tree import SALT_BYTES, label_of
 from fedforget.disk.door import read_named
-from fedforget.errors import InvalidId, InvalidInput, ReceiptRefused
+from fedforget.errors import InvalidId, ReceiptRefused
 from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.proofs import Target, from_hex
 
@@ -46,7 +46,7 @@ class Opening:
             return f"the opening belongs to request {self.request}, not to this one"
         if (self.sample is None) != (target.sample is None):
             about = "a client" if target.sample is None else "a sample"
-            return f"the receipt is about {about}, and the opening is not"
+            return f"the receipt is about {about}, but the opening is not"
         if self.target.client != target.client:
             return "the id or the salt of the client is not that of the receipt"
         if self.target.sample != target.sample:
@@ -59,8 +59,6 @@ def read_opening(path: Path) -> Opening:
     try:
         raw = strict_json.parse(read_named(path, strict_json.LONGEST))
         return _parsed(raw)
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
     except (ValueError, RecursionError, InvalidId) as error:
         raise ReceiptRefused(f"{path} is not the opening of a receipt: {error}", hint=_GET) from error
 
@@ -77,7 +75,7 @@ def _parsed(raw: Any) -> Opening:
 
 def _opened(raw: Any) -> Opened:
     if not isinstance(raw, dict) or raw.keys() != {"id", "salt"}:
-        raise ValueError("it does not have an id with its salt")
+        raise ValueError("it lacks an id with its salt")
     salt = from_hex(raw["salt"])
     if len(salt) != SALT_BYTES:
         raise ValueError(f"a salt is not {SALT_BYTES} bytes long")

@@ -1,4 +1,4 @@
-"""Proofs that a target is, or is not, in the tree over the data with a given root. Needs neither run nor key.
+"""Proofs that a target is, or is not, in the tree over the data with a given root. They need neither run nor key.
 
 A proof is the path of the client, and of the sample in its client's tree if the receipt is about one. A client without
 samples is not in the tree, so the path of the client is enough to show that a sample of it is absent.
@@ -34,7 +34,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """The paths of a target. ``sample`` is None if the receipt is about a client, or if the path would lead nowhere."""
+    """The paths of a target. ``sample`` is None if the receipt is about a client, or if the client is absent."""
 
     client: Path
     sample: Path | None
@@ -52,7 +52,7 @@ def absence_problem(target: Target, proof: Proof, root: bytes) -> str | None:
     try:
         value = _client_value(target, proof, root)
         if value is None:
-            return None if proof.sample is None else "the path of a sample of an absent client leads nowhere"
+            return None if proof.sample is None else "the client is absent, so a sample of it has no path"
         if target.sample is None:
             return "the client is in the data after the request"
         if proof.sample is None:
@@ -66,7 +66,7 @@ def absence_problem(target: Target, proof: Proof, root: bytes) -> str | None:
 def presence_problem(target: Target, proof: Proof, root: bytes) -> str | None:
     """Return why a proof does not show that the target is in the tree with this root; None if it does.
 
-    Without the path of the sample it shows that the client is there.
+    Without the path of the sample it shows that the client is in the tree.
     """
     try:
         value = _client_value(target, proof, root)

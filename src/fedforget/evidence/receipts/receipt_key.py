@@ -34,13 +34,13 @@ def signing_key(run: Path, known: str | None = None) -> Ed25519PrivateKey:
 
 
 def require_pair(run: Path, key: Ed25519PrivateKey) -> None:
-    """Refuse a public half of another pair: nothing shows which half was altered."""
+    """Raise RunDamaged if the public half belongs to another pair: it is unknown which half was altered."""
     if not has_public_half(run, key):
         raise RunDamaged(f"{run / PRIVATE_KEY} and {run / PUBLIC_KEY} do not belong together", hint=_ANOTHER)
 
 
 def known_key(run: Path, known: str | None) -> Ed25519PrivateKey:
-    """Return the private half; raise RunDamaged if it is not the one the record knows. Writes nothing."""
+    """Return the private half; raise RunDamaged if it is not the recorded one. Writes nothing."""
     if Door(run).status(PRIVATE_KEY) is None:
         raise RunDamaged(
             f"{run / PRIVATE_KEY} is missing; receipts that were signed with it still verify", hint=_ANOTHER
@@ -137,11 +137,9 @@ def read_private_key(run: Path) -> Ed25519PrivateKey:
 
 
 def read_public_key(path: Path) -> Ed25519PublicKey:
-    """Read an untrusted public key; raise InvalidInput if the file holds anything but one sound Ed25519 key."""
+    """Read an untrusted public key; raise InvalidInput if the file holds anything but one valid Ed25519 key."""
     try:
-        key = serialization.load_pem_public_key(_one_block(read_named(path, MOST)))
-    except OSError as error:
-        raise InvalidInput(f"cannot read {path}: {error.strerror}", hint=_GIVE) from error
+        key = serialization.load_pem_public_key(_one_block(read_named(path, MOST, _GIVE)))
     except (ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise InvalidInput(f"{path} holds no public key, or more than that", hint=_GIVE) from error
     if not isinstance(key, Ed25519PublicKey):
@@ -149,7 +147,7 @@ def read_public_key(path: Path) -> Ed25519PublicKey:
     if not is_honest_key(key.public_bytes_raw()):
         raise InvalidInput(
             f"{path} holds a low-order or malformed Ed25519 key, for which signatures can be forged",
-            hint=f"don't trust its sender; give the run's {PUBLIC_KEY}",
+            hint=f"do not trust its sender; give the run's {PUBLIC_KEY}",
         )
     return key
 
@@ -165,5 +163,5 @@ def permissions_problem(run: Path) -> str | None:
     """Return a problem if other users can read the private key, else None."""
     path, found = run / PRIVATE_KEY, Door(run).status(PRIVATE_KEY)
     if found is not None and found.st_mode & 0o077:
-        return f"{path} can be read by others"
+        return f"other users can read {path}"
     return None

@@ -1,4 +1,4 @@
-"""Check that archived receipts lie in one event chain, so that a record that was rewritten between them shows.
+"""Check that archived receipts lie in one event chain: a rewritten record is detected.
 
 Every full receipt proves that it continues the receipt before it. Where receipts are missing between two of an archive,
 the run can give a link: a proof that the one follows the other.
@@ -32,7 +32,7 @@ Links = dict[tuple[bytes, int, int], list[Step]]  # the run and the places of tw
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a receipt stands in the event chain, and how it continues the receipt before it."""
+    """The place of a receipt in the event chain, with its proof that it continues the previous receipt."""
 
     file: str
     request: str
@@ -62,7 +62,7 @@ class SeriesCheck:
 def check_series(
     files: Sequence[str | Path], keys: Sequence[str | Path], links: Sequence[str | Path] = ()
 ) -> SeriesCheck:
-    """Check the signatures of receipts, and that each continues the one before it. Needs no run."""
+    """Check the signatures of receipts, and that each continues the previous one. Needs no run."""
     places = sorted((read_place(file, keys) for file in files), key=lambda place: place.sequence)
     known, run = read_links(links), places[0].run if places else b""
     found = SeriesCheck([{"file": each.file, "request": each.request, "sequence": each.sequence} for each in places])
@@ -81,7 +81,7 @@ def read_place(file: str | Path, keys: Sequence[str | Path]) -> Place:
     predicate = _signed_by_one(file, keys)["predicate"]
     if predicate["form"] != "full":
         raise ReceiptRefused(
-            f"{file} is a public receipt: it does not say where in the chain it stands",
+            f"{file} is a public receipt, which does not state its place in the chain",
             hint="give the full receipt of the same request",
         )
     chain = predicate["chain"]
@@ -104,20 +104,20 @@ def _signed_by_one(file: str | Path, keys: Sequence[str | Path]) -> Statement:
 
 
 def _own_problem(place: Place) -> Iterable[str]:
-    """Check the proof that a receipt gives for the receipt before it."""
+    """Check the proof that a receipt continues the previous one."""
     if place.previous is not None:
         sequence, head = place.previous
         if follow(sequence, head, place.sequence, place.steps) != place.head:
-            yield f"{place.file} does not prove that it continues the receipt before it"
+            yield f"{place.file} does not prove that it continues the previous receipt"
 
 
 def _compare(older: Place, newer: Place, links: Links, found: SeriesCheck) -> None:
     both = f"{older.file} (event {older.sequence}) and {newer.file} (event {newer.sequence})"
     if older.sequence == newer.sequence:
         if older.head != newer.head:  # the requests of a batch end at one place
-            found.problems.append(f"{both} stand at one place of the chain: the record was rewritten")
+            found.problems.append(f"{both} have the same place in the chain: the record was rewritten")
     elif newer.previous is None or newer.previous[0] < older.sequence:
-        found.problems.append(f"{newer.file} does not know of {older.file}: the record was rewritten between {both}")
+        found.problems.append(f"{newer.file} does not follow {older.file}: the record was rewritten between {both}")
     elif newer.previous[0] == older.sequence:
         if newer.previous[1] != older.head:
             found.problems.append(f"{newer.file} continues another receipt than {older.file}: the record was rewritten")
@@ -132,7 +132,7 @@ def _compare(older: Place, newer: Place, links: Links, found: SeriesCheck) -> No
 
 
 def make_links(run: OpenRun, places: Sequence[Place]) -> dict[str, Any]:
-    """Return the proofs of a run that each of these receipts follows the one before it."""
+    """Return the run's proofs that each of these receipts follows the previous one."""
     chain, beginning = run.record.chain, run.record.chain.hash_at(1)
     for place in places:
         event = chain.at(place.sequence)
@@ -153,8 +153,6 @@ def read_links(files: Sequence[str | Path]) -> Links:
         path = path_of(file, "a file of links")
         try:
             found |= _parsed(strict_json.parse(read_named(path, strict_json.LONGEST)))
-        except OSError as error:
-            raise InvalidInput(f"cannot read {path}: {error.strerror}", hint="check the path") from error
         except (ValueError, RecursionError) as error:
             raise ReceiptRefused(f"{path} is not a file of links: {error}", hint=_GAP) from error
     return found
@@ -162,7 +160,7 @@ def read_links(files: Sequence[str | Path]) -> Links:
 
 def _parsed(raw: Any) -> Links:
     if not isinstance(raw, dict) or raw.keys() != {"format", "run", "links"} or not isinstance(raw["links"], list):
-        raise ValueError("it does not have the fields of one")
+        raise ValueError("its fields are others")
     if raw["format"] != FORMAT:
         raise ValueError("it has another format")
     run = from_hex(raw["run"])
@@ -171,7 +169,7 @@ def _parsed(raw: Any) -> Links:
 
 def _link(raw: Any) -> tuple[int, int, list[Step]]:
     if not isinstance(raw, dict) or raw.keys() != {"older", "newer", "steps"} or not isinstance(raw["steps"], list):
-        raise ValueError("a link does not have its fields")
+        raise ValueError("the fields of a link are others")
     older, newer = raw["older"], raw["newer"]
     if type(older) is not int or type(newer) is not int or not 0 < older < newer < _LARGEST:
         raise ValueError("the places of a link are not in order")

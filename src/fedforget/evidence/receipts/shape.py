@@ -49,7 +49,7 @@ _PATH: Shape = {"siblings": _LIST, "bucket": _LIST}
 
 
 def require_shape(file: Path, statement: dict[str, Any]) -> None:
-    """Refuse missing and additional fields: an added field would look as if the run had vouched for it."""
+    """Refuse missing and additional fields: an added field would look like a statement of the run."""
     if statement.get("_type") == STATEMENT and statement.get("predicateType") == _EARLIER:
         raise ReceiptRefused(
             f"{file} is a receipt of an earlier format ({_EARLIER}), which this version does not read",
@@ -102,7 +102,7 @@ def _is_erasure(predicate: dict[str, Any], public: bool) -> bool:
 
 
 def _fits_together(predicate: dict[str, Any], public: bool) -> bool:
-    """Return whether proofs stand beside the roots and the target that they are about, and only while these stand."""
+    """Return whether proofs are present exactly if their roots and target are."""
     after, target, absence = predicate["data_root_after"], predicate["target"], predicate["absence"]
     before, presence = (None, None) if public else (predicate["data_root_before"], predicate["presence"])
     return (

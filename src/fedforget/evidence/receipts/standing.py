@@ -1,7 +1,7 @@
-"""The proofs that a run can give for a request while the data are those after it: absence now, presence before.
+"""The proofs that a run gives for a request until its data change again: absence now, presence before.
 
-The record keeps the leaves of the targets of the last batches. Put back into the tree over today's data, they give the
-tree before. As soon as data leave or join, the leaves are deleted, and no proof can be made any more.
+The record keeps the leaves of the targets of the last batches. Inserted into the tree over the present data, they give
+the tree before the request. When data leave or join, the leaves are deleted, and no proof can be made any more.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from fedforget.store.run_directory import OpenRun
 
 @dataclass(frozen=True, slots=True)
 class StandingProof:
-    """What is proven of a request now. ``before`` and ``presence`` are None if the run cannot give them."""
+    """The proofs for a request. ``before`` and ``presence`` are None if the run cannot give them."""
 
     target: Target
     after: bytes
@@ -32,7 +32,7 @@ class StandingProof:
 
 
 def standing_proof(run: OpenRun, identifier: str) -> StandingProof | None:
-    """Return the proofs for a request; None if the data have changed since, or the record forgot its target."""
+    """Return the proofs for a request; None if the data have changed since, or the record lost its target."""
     known = run.record.batches.standing()
     own = next(((number, leaves) for request, number, leaves in known if request == identifier), None)
     if own is None:
@@ -42,7 +42,7 @@ def standing_proof(run: OpenRun, identifier: str) -> StandingProof | None:
     client = now.client_with(target.client)
     absence = _absence(tree_now, now, target, client)
     batches = [leaves for _, number, leaves in known if number >= own[0]]  # its own batch, and those that joined it
-    tree = _Tree(tree_now, {leaves.client[0]: leaves.client[1] for leaves in batches})  # the earliest batch comes last
+    tree = _Tree(tree_now, {leaves.client[0]: leaves.client[1] for leaves in batches})  # the earliest batch is last
     root = tree.root()
     if not _is_root_before(run, identifier, root):
         return StandingProof(target, now.root(), absence)
@@ -55,7 +55,7 @@ def target_of(leaves: TargetLeaves) -> Target:
 
 
 class _Tree:
-    """The tree over the data of a run, with the values of some clients' leaves put back."""
+    """The tree over the data of a run, with the former values of some clients' leaves."""
 
     def __init__(self, data: DataTree, put_back: Mapping[bytes, bytes] | None = None) -> None:
         self._data, self._put_back = data, put_back or {}
@@ -90,7 +90,7 @@ def _absence(books: DataTree, tree: _Tree, target: Target, client: Id | None) ->
     if client is not None and target.sample is not None:
         sample = path_of(books.sample_leaves(client), target.sample)
     if client is not None and (sample is None or target.sample is None or sample.value(target.sample) is not None):
-        raise RunDamaged(f"{books.path_of(client)} is damaged: it holds what a request has erased")
+        raise RunDamaged(f"{books.path_of(client)} is damaged: it holds an erased target")
     return Proof(tree.path(target.client), sample)
 
 

@@ -29,7 +29,7 @@ _DAY = len("2027-01-31")
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a request ended: its receipt, and its events by kind. What it costs does not depend on later events."""
+    """How a request ended: its receipt, and its events by kind. The cost of reading it does not grow."""
 
     receipt: Receipt
     events: Mapping[str, Event]
@@ -38,7 +38,7 @@ class Ending:
     @classmethod
     def read(cls, run: OpenRun, receipt: Receipt) -> Ending:
         """Find a finished request in the events of a run."""
-        own = [name for name in (receipt.id, receipt.batch_id) if name is not None]  # a batch ends as a whole
+        own = [name for name in (receipt.id, receipt.batch_id) if name is not None]  # a batch ends as one
         events = {event.kind: event for event in run.record.chain.about(own)}
         needed = {Stage.RECEIVED, receipt.state, *([Stage.COMPLETED] if receipt.state == Stage.PURGED else [])}
         if not needed <= events.keys():
@@ -64,7 +64,7 @@ class Ending:
 
     @property
     def outcome(self) -> Mapping[str, Any]:
-        """What the record says about the state after an erasure."""
+        """Return the record's digests of the state after an erasure."""
         return self.events[Stage.COMPLETED].body
 
 
@@ -101,7 +101,7 @@ def build_statement(run: OpenRun, ending: Ending, *, public: bool) -> Statement:
 
 
 def _place(run: OpenRun, ending: Ending, public: bool) -> dict[str, Any]:
-    """Return where in the event chain the request ended; in full also how that continues the receipt before it."""
+    """Return the place in the event chain where the request ended; in full also the proof for the previous receipt."""
     last = ending.events[ending.receipt.state]
     place = {"run": ending.chain.hash_at(1).hex(), "head": last.hash.hex()}
     if public:

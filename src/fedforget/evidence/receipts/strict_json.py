@@ -1,4 +1,4 @@
-"""Strict JSON without ambiguity: UTF-8, unique keys, no NaN or Infinity, whole characters, bounded length and depth."""
+"""Strict JSON without ambiguity: UTF-8, unique keys, no NaN or Infinity, no lone surrogates, bounded length, depth."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parse(data: bytes) -> Any:
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError("it has half of a surrogate pair") from error
+        raise ValueError("it has a lone surrogate") from error
     return value
 
 
