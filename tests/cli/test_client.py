@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -204,3 +206,21 @@ def test_lost_seed_error_names_remedies(state: Path) -> None:
     (state / "client.book").unlink()
     error = refused(6, "run-damaged", *on(state, "status"))
     assert "restore the whole state directory" in error["hint"]
+
+
+def test_superlink_purge_rewrites_a_database_that_is_in_use(place: Path) -> None:
+    """It is made like that of a SuperLink: deleted objects stay in free pages and in the log until the purge."""
+    path, secret = place / "state.db", b"an update of an erased client " * 20
+    files = (path, path.with_name("state.db-wal"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as superlink:
+        superlink.execute("PRAGMA journal_mode=WAL")
+        superlink.execute("CREATE TABLE objects (object_id TEXT PRIMARY KEY, content BLOB)")
+        superlink.executemany("INSERT INTO objects VALUES (?, ?)", [(str(n), secret) for n in range(50)])
+        superlink.execute("DELETE FROM objects")
+        assert any(secret in file.read_bytes() for file in files)
+        purged = good_json("superlink-purge", path)
+        assert purged["database"] == str(path)
+        assert purged["bytes_after"] < purged["bytes_before"]
+        assert not any(secret in file.read_bytes() for file in files if file.exists())
+        assert superlink.execute("SELECT count(*) FROM objects").fetchone() == (0,)
+    refused(3, "invalid-input", "superlink-purge", place / "nowhere.db")
