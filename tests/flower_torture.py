@@ -1,6 +1,8 @@
-"""The faults of a deployment on real processes, each compared with the undisturbed run. `make flower-torture`.
+"""The faults of a deployment on real processes, and a search for what Flower keeps. `make flower-torture`.
 
-Prints a table in Markdown for docs/reliability.md. Every process that it starts ends with it.
+Writes its section of docs/reliability.md. The results are in flower_torture_results.json, so that parts of the
+campaign may run alone: `python -m tests.flower_torture NaN SuperLink` runs the faults whose names have these words, and
+`python -m tests.flower_torture search` the search. Every process that it starts ends with it.
 """
 
 from __future__ import annotations
@@ -9,122 +11,120 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 from fedforget.errors import FedForgetError
-from fedforget.store import run_directory
+from tests.deployment import faults, own_app, what_is_left
 from tests.deployment.parties import Parties
-from tests.deployment.superlink import Deployment, command_line, deployment, wait_for
+from tests.deployment.superlink import Deployment, deployment
 
-CLIENTS, ROUNDS = 5, 4
-Fault = Callable[[Parties], object]
-
-
-def done(parties: Parties) -> int:
-    return int(parties.asked("status", parties.run)["rounds_done"]) if (parties.run / "plan.toml").exists() else 0
-
-
-@contextmanager
-def training(parties: Parties) -> Iterator[object]:
-    """Begin to train, and wait for the first round."""
-    command = parties.there.begin(*parties.train_command())
-    wait_for(lambda: done(parties) >= 1, 300)
-    yield command
-    command.wait(600)
-
-
-def drawn(parties: Parties) -> int:
-    """A client that a round draws later."""
-    with run_directory.reading(parties.run, only_idle=False) as run:
-        for client in range(1, CLIENTS):
-            if run.server.first_round(client) is None:
-                return client
-    return 1
+ROOT = Path(__file__).resolve().parents[1]
+PAGE, RESULTS = ROOT / "docs" / "reliability.md", Path(__file__).with_name("flower_torture_results.json")
+HEADING, NEXT = "## Deployments on Flower", "## Mutants made by a tool"
+SEARCH, SIMULATED, APP = (
+    "search",
+    "search of a simulation",
+    "kill -9 of the SuperLink under a user's app, then `flwr run` again",
+)
+TEXT = """Written by `make flower-torture`: a SuperLink with `--database`, five SuperNodes with TLS and node
+authentication, each with one client's data, all on one machine with two cores that others used, too. Each fault happens
+to real processes. Then the same command is given again, and the state must be, byte for byte, that of an undisturbed
+run in one process without the clients that were erased, with one receipt for each erasure. Seconds are those of the
+fault and of the commands after it, without the start of the processes."""
+SEARCHED = """After training, a sample was erased at its client and a client at the server. The files were searched, at
+every offset of every byte and in file names, for their ids, content digests, and pieces of 16 bytes of the models and
+updates that were superseded; then once more after `fedforget superlink-purge`."""
 
 
-def kill_node(parties: Parties) -> None:
-    there = parties.there
-    with training(parties):
-        client = drawn(parties)
-        there.kill(there.nodes[parties.node(client)])
-        time.sleep(75)  # Flower takes the same key again only then
-        there.start_node(parties.node(client), parties.state_dir(client))
+def results() -> dict[str, Any]:
+    return dict(json.loads(RESULTS.read_text())) if RESULTS.exists() else {}
 
 
-def kill_client_app(parties: Parties) -> None:
-    with training(parties):
-        for _ in range(50):
-            found = [pid for pid in parties.there.processes("flwr-clientapp") if command_line(pid)]
-            if found:
-                parties.there.kill_pid(found[0])
-                return
-            time.sleep(0.2)
+def keep(name: str, **facts: Any) -> None:
+    found = results() | {name: {**facts, "day": f"{datetime.now(UTC):%Y-%m-%d}"}}
+    RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
-def kill_superlink(parties: Parties) -> None:
-    there = parties.there
-    command = there.begin(*parties.train_command())
-    wait_for(lambda: done(parties) >= 1, 300)
-    assert there.superlink is not None
-    there.kill(there.superlink)
-    command.wait(300)
-    there.start_superlink()
-    time.sleep(20)  # its nodes come back by themselves
+def section() -> str:
+    found = results()
+    lived = [(name, found[name]) for name in (*faults.FAULTS, APP) if name in found]
+    rows = [
+        f"| {name} | {'yes' if each['equal'] else 'NO'} | {each['seconds']:.0f} | {each['day']} |"
+        for name, each in lived
+    ]
+    table = "\n".join(["| fault | the state is equal | seconds | day |", "|---|---|---:|---|", *rows])
+    parts = [HEADING, TEXT, table]
+    if SEARCH in found:
+        parts += ["### What Flower keeps", SEARCHED, what_is_left.table(found[SEARCH])]
+    if SIMULATED in found:
+        one = found[SIMULATED]
+        parts.append(
+            f"After an erasure in a Flower simulation, the directory for temporary files, that of Ray and the run held "
+            f"{sum(one['hits'].values())} of {one['pieces']:,} pieces of superseded models ({one['files']} files, "
+            f"{one['bytes']:,} bytes)."
+        )
+    return "\n\n".join(parts)
 
 
-def kill_command(parties: Parties) -> None:
-    command = parties.there.begin(*parties.train_command())
-    wait_for(lambda: done(parties) >= 2, 300)
-    parties.there.kill(command)
+def write_page() -> None:
+    page = PAGE.read_text(encoding="utf-8")
+    before, _, after = page.partition(NEXT)
+    before = before.partition(HEADING)[0]
+    PAGE.write_text(f"{before.rstrip()}\n\n{section()}\n\n{NEXT}{after}", encoding="utf-8")
+    sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
 
 
-def kill_recompute(parties: Parties) -> None:
-    parties.called(*parties.train_command())
-    with run_directory.reading(parties.run) as run:
-        client = next(each for each in range(CLIENTS) if run.server.first_round(each) == 1)
-    command = parties.there.begin("forget", parties.run, "--client", client, "--federation", "flower:there")
-    wait_for(lambda: done(parties) < ROUNDS, 200)
-    parties.there.kill(command)
+def tried(name: str, there: Deployment, live: Callable[[], tuple[bool, float]]) -> bool:
+    """Run one part of the campaign, and keep its result."""
+    try:
+        equal, seconds = live()
+    except (AssertionError, FedForgetError, OSError, subprocess.SubprocessError, StopIteration) as error:
+        sys.stderr.write(f"{name}: {type(error).__name__}: {error}\n{there.log('superlink')[-2000:]}\n")
+        equal, seconds = False, 0.0
+    keep(name, equal=equal, seconds=round(seconds, 1))
+    sys.stdout.write(f"| {name} | {'yes' if equal else 'NO'} | {seconds:.0f} |\n")
+    sys.stdout.flush()
+    return equal
 
 
-FAULTS: dict[str, Fault] = {
-    "kill -9 of the command": kill_command,
-    "kill -9 of a SuperNode, started again": kill_node,
-    "kill -9 of a ClientApp process": kill_client_app,
-    "kill -9 of the SuperLink, started again": kill_superlink,
-    "kill -9 during a recomputation": kill_recompute,
-}
-
-
-def lived(name: str, there: Deployment) -> tuple[bool, float]:
-    parties = Parties(there, CLIENTS, ROUNDS)
-    parties.start()
-    began = time.monotonic()
-    FAULTS[name](parties)
-    parties.called(*parties.train_command(), timeout=900)
-    with run_directory.reading(parties.run) as run:
-        gone = [{"client": each} for each in range(CLIENTS) if each not in run.server.roster]
-    equal = parties.digest() == parties.inline("undisturbed", gone)
-    receipts = parties.asked("requests", parties.run)["receipts"]
-    return equal and len(receipts) == len(gone), time.monotonic() - began
+def campaign(names: list[str]) -> list[str]:
+    """Live through faults on the same nodes; after one that failed, on new ones. Return those that failed."""
+    failed, waiting = list[str](), list(names)
+    while waiting:
+        with deployment() as there:
+            parties = Parties(there, faults.CLIENTS, faults.ROUNDS)
+            parties.start(init=False)
+            while waiting:
+                name = waiting.pop(0)
+                if not tried(name, there, partial(faults.lived, name, parties)):
+                    failed.append(name)
+                    break
+    return failed
 
 
 def main() -> None:
-    chosen = [name for name in FAULTS if not sys.argv[1:] or any(part in name for part in sys.argv[1:])]
-    sys.stdout.write("| fault | the state is that of an undisturbed run | seconds |\n|---|---|---:|\n")
-    wrong = []
-    for name in chosen:
-        with deployment() as there:
-            try:
-                equal, seconds = lived(name, there)
-            except (AssertionError, FedForgetError, OSError, subprocess.SubprocessError) as error:
-                sys.stderr.write(f"{name}: {error}\n{there.log('superlink')[-2000:]}\n")
-                equal, seconds = False, 0.0
-        wrong += [] if equal else [name]
-        sys.stdout.write(f"| {name} | {'yes' if equal else 'NO'} | {seconds:.0f} |\n")
-        sys.stdout.flush()
-    sys.exit(json.dumps(wrong) if wrong else 0)
+    words = [each for each in sys.argv[1:] if each != "--page"]
+    chosen = [
+        name for name in (*faults.FAULTS, APP, SEARCH, SIMULATED) if not words or any(word in name for word in words)
+    ]
+    failed, began = list[str](), time.monotonic()
+    if "--page" not in sys.argv:
+        failed += campaign([name for name in chosen if name in faults.FAULTS])
+        if APP in chosen:
+            with deployment() as there:
+                failed += [] if tried(APP, there, partial(own_app.lived, there)) else [APP]
+        if SEARCH in chosen:
+            with deployment() as there:
+                keep(SEARCH, **what_is_left.after_erasures(there))
+        if SIMULATED in chosen:
+            keep(SIMULATED, **what_is_left.after_a_simulation())
+    write_page()
+    sys.stdout.write(f"{len(chosen) - len(failed)} of {len(chosen)} in {(time.monotonic() - began) / 60:.0f} minutes\n")
+    sys.exit(f"failed: {'; '.join(failed)}" if failed else 0)
 
 
 if __name__ == "__main__":

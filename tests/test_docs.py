@@ -23,7 +23,18 @@ import fedforget
 from fedforget import errors
 from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import client, datasets, enrolling, learning, planning, proving, reading, receipts, requests
+from fedforget.cli import (
+    client,
+    client_audit,
+    datasets,
+    enrolling,
+    learning,
+    planning,
+    proving,
+    reading,
+    receipts,
+    requests,
+)
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import metrics, plan_file, record, run_directory, server_store, uses
 from fedforget.store.plan_file import PlanFile
@@ -34,6 +45,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = (
     client,
+    client_audit,
     datasets,
     enrolling,
     learning,

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import json
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -61,16 +64,13 @@ def on(state: Path, command: str, *options: str | Path) -> tuple[str | Path, ...
     return ("client", command, "--state-dir", state, *options)
 
 
-def sync(state: Path, *options: str | Path) -> tuple[str | Path, ...]:
-    module = next(state.parent.glob("mine_*.py")).stem
-    return on(state, "sync", "--data", f"{module}:samples", *options)
-
-
-def test_function_of_ones_own_is_called_only_if_the_caller_names_it(state: Path) -> None:
-    """The directory may be somebody else's, and so may the name in it."""
+def test_function_is_not_called_if_another_account_may_have_named_it(state: Path) -> None:
+    identity = state / "client.toml"
+    identity.chmod(0o666)
     error = refused(3, "invalid-input", *on(state, "sync", "--dry-run"))
-    assert "is not called unasked" in error["message"]
-    assert "--data mine_" in error["hint"]
+    assert "another account" in error["message"]
+    identity.chmod(0o600)
+    assert good_json(*on(state, "sync", "--dry-run"))["vanished"] == []
 
 
 def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
@@ -81,6 +81,31 @@ def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
     assert (place / "again.json").read_bytes() == (place / "e.json").read_bytes()
     refused(3, "invalid-input", *on(state, "enrolment", "--out", state / "e.json"))
     refused(3, "invalid-input", *on(state, "init", "--client", "ward", "--data", "digits"))
+
+
+def test_samples_are_listed(state: Path) -> None:
+    assert good(*on(state, "samples")).out.split() == ["s0", "s1", "s2", "s3", "s4"]
+    found = good_json(*on(state, "samples", "--limit", "2"))
+    assert (found["client"], found["samples"], found["ids"]) == ("ward", 5, ["s0", "s1"])
+
+
+def test_init_again_reads_the_samples_anew(state: Path, place: Path) -> None:
+    before = good_json(*on(state, "status"))
+    (place / "data" / "s0").write_text("7")
+    again = on(state, "init", "--again", "--client", "ward", "--out", place / "again.json")
+    now = good_json(*again)
+    assert now["root"] != before["root"] == Enrolment.parsed((place / "e.json").read_bytes()).root.hex()
+    assert now["commitment"] == before["commitment"]
+    assert Enrolment.parsed((place / "again.json").read_bytes()).root.hex() == now["root"]
+    assert good_json(*on(state, "sync", "--dry-run"))["changed"] == []
+    refused(3, "invalid-input", *on(state, "init", "--again", "--client", "other"))
+
+
+def test_own_data_are_found_from_another_directory(
+    state: Path, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert good_json(*on(state, "sync", "--dry-run"))["vanished"] == []
 
 
 def test_init_on_digits_has_the_samples_of_a_run(place: Path) -> None:
@@ -105,9 +130,11 @@ def test_request_and_its_life(state: Path) -> None:
         [(handle,), *_] = found.record.database.rows("SELECT handle FROM withdrawals")
     ask(client, parcels.REMOVE, 1, samples=[f"withdrawal:{handle}"])
     refused(3, "invalid-input", *on(state, "receipt", receipt[0]["id"]))
-    ask(client, parcels.DONE, 1, handles=[handle], facts={"receipt": "r"})
+    ask(client, parcels.DONE, 1, handles=[handle], facts={"server_receipt": "r-1", "rounds_done": 2})
     signed = good_json(*on(state, "receipt", receipt[0]["id"], "--out", state.parent / "receipt.json"))
     assert json.loads((state.parent / "receipt.json").read_text()) == signed
+    about = json.loads(base64.b64decode(signed["payload"]))["predicate"]
+    assert about["server"] == {"server_receipt": "r-1", "rounds_done": 2}
     assert "purged" in good(*on(state, "receipt")).out
 
 
@@ -116,21 +143,23 @@ def test_sync_by_absence(state: Path, place: Path) -> None:
     (place / "data" / "s3").write_text("33")
     (place / "data" / "s7").write_text("7")
     before = good_json(*on(state, "status"))
-    found = good_json(*sync(state, "--dry-run"))
+    found = good_json(*on(state, "sync", "--dry-run"))
     assert (found["vanished"], found["changed"], found["new"], found["of"]) == (["s0"], ["s3"], ["s7"], 5)
     assert good_json(*on(state, "status")) == before
-    error = refused(3, "not-confirmed", *sync(state))
+    error = refused(3, "not-confirmed", *on(state, "sync"))
     assert "--confirm 2" in error["hint"]
-    done = good_json(*sync(state, "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
+    done = good_json(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k"))
     assert [each["sample"] for each in done["receipts"]] == ["s0", "s3"]
-    assert "nothing to do" in good(*sync(state)).out
+    again = good(*on(state, "sync", "--confirm", "2", "--deadline", "2999-01-01", "--idempotency-key", "k")).out
+    assert all(each["id"] in again for each in done["receipts"])
+    assert "nothing to do" in good(*on(state, "sync")).out
 
 
 def test_unmounted_source_erases_nothing(state: Path, place: Path) -> None:
     (place / "data").rename(place / "elsewhere")
-    refused(3, "invalid-input", *sync(state, "--confirm", "5"))
+    refused(3, "invalid-input", *on(state, "sync", "--confirm", "5"))
     (place / "data").mkdir()
-    refused(3, "not-confirmed", *sync(state))
+    refused(3, "not-confirmed", *on(state, "sync"))
     assert good_json(*on(state, "status"))["open_requests"] == []
 
 
@@ -158,6 +187,10 @@ def test_audit_with_an_opening(state: Path, place: Path) -> None:
     assert (found["used"], found["client"]) == (True, "ward")
     assert good_json(*audit, "--sample", "s1", "--rounds", "")["first_step"] is None
     refused(3, "invalid-input", *audit, "--sample", "s1", "--rounds", "x")
+    stranger = ("--sample", "never-there", "--rounds", "1,2,3,4,5,6")
+    found = good_json(*audit, *stranger)
+    assert (found["under_root"], found["used"], found["would_have_been_used"]) == (False, False, True)
+    assert "is not under this root" in good(*audit, *stranger).out
     refused(13, "receipt-refused", *audit, "--sample", "s1", "--rounds", "1", "--root", "00" * 32)
     refused(3, "invalid-input", "client", "audit", place / "plan.toml", *told, "--sample", "s1", "--rounds", "1")
 
@@ -182,3 +215,21 @@ def test_lost_seed_error_names_remedies(state: Path) -> None:
     (state / "client.book").unlink()
     error = refused(6, "run-damaged", *on(state, "status"))
     assert "restore the whole state directory" in error["hint"]
+
+
+def test_superlink_purge_rewrites_a_database_that_is_in_use(place: Path) -> None:
+    """It is made like that of a SuperLink: deleted objects stay in free pages and in the log until the purge."""
+    path, secret = place / "state.db", b"an update of an erased client " * 20
+    files = (path, path.with_name("state.db-wal"))
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as superlink:
+        superlink.execute("PRAGMA journal_mode=WAL")
+        superlink.execute("CREATE TABLE objects (object_id TEXT PRIMARY KEY, content BLOB)")
+        superlink.executemany("INSERT INTO objects VALUES (?, ?)", [(str(n), secret) for n in range(50)])
+        superlink.execute("DELETE FROM objects")
+        assert any(secret in file.read_bytes() for file in files)
+        purged = good_json("superlink-purge", path)
+        assert purged["database"] == str(path)
+        assert purged["bytes_after"] < purged["bytes_before"]
+        assert not any(secret in file.read_bytes() for file in files if file.exists())
+        assert superlink.execute("SELECT count(*) FROM objects").fetchone() == (0,)
+    refused(3, "invalid-input", "superlink-purge", place / "nowhere.db")

@@ -177,7 +177,8 @@ def test_requests_on_own_data_are_deferred_and_cancelled_by_command(own: Run) ->
     assert (kept["state"], taken_back["state"]) == ("accepted", "accepted")
     good("cancel", own.path, taken_back["id"])
     assert [each["id"] for each in good_json("status", own.path)["open_requests"]] == [kept["id"]]
-    assert "run_pending()` in Python" in good("forget", own.path, "--client", "1", "--defer").out
+    said = good("forget", own.path, "--client", "1", "--defer").out
+    assert "run_pending()` in Python, or with `flwr run` of its Flower app" in said
     assert [(r.id, r.state) for r in own.run_pending()] == [(kept["id"], "purged")]
     good("receipt", "show", own.path, kept["id"])
     good("clients", own.path)

@@ -135,7 +135,7 @@ class Deployment:
 
     def done(self, handles: Mapping[Id, list[str]]) -> None:
         for client, own in handles.items():
-            facts = {"rounds_done": self.server.memory.rounds_done, "model_digest": "ab" * 32, "receipt": "r-1"}
+            facts = {"rounds_done": self.server.memory.rounds_done, "model_digest": "ab" * 32, "server_receipt": "r-1"}
             self.say(client, parcels.DONE, handles=own, facts=facts)
 
     def let_join(self) -> None:

@@ -215,7 +215,7 @@ def test_receipt_is_signed_by_the_client_and_names_no_sample(life: Deployment, s
     assert statement["predicateType"] == "urn:fedforget:client-receipt:1"
     assert found["root"] == state.status().root
     assert found["commitment"] == state.status().commitment
-    assert found["server"] == {"rounds_done": 6, "receipt": "r-1"}
+    assert found["server"] == {"rounds_done": 6, "server_receipt": "r-1"}
     assert (found["client"], found["request"]["state"], found["superseded"]) == ("c", "purged", False)
     assert '"x"' not in json.dumps(statement)
 

@@ -113,7 +113,7 @@ def test_finished_request_is_not_finished_twice(life: Deployment, state: ClientS
     [receipt] = state.receipts()
     with reading(state.path) as found:
         handles = [handle for (handle,) in found.record.database.rows("SELECT handle FROM withdrawals")]
-    ask(state, parcels.DONE, 99, handles=handles, facts={"receipt": "another"})
+    ask(state, parcels.DONE, 99, handles=handles, facts={"server_receipt": "another"})
     assert state.receipts() == [receipt]
     assert receipt.state == Stage.PURGED
 
@@ -372,6 +372,7 @@ def test_sample_of_other_content_is_not_trained_on(state: ClientState) -> None:
             with pytest.raises(FedForgetError) as caught:
                 samples.sample(*wrong)
             assert caught.value.code == "data-changed"
+            assert "sample x" not in caught.value.message, "the server reads it"
 
 
 def test_learner_is_built_only_to_compute(state: ClientState) -> None:

@@ -171,6 +171,21 @@ def test_key_of_other_requests_is_refused_before_anything_changes(state: ClientS
     assert state.status().arriving == 0
 
 
+def test_retry_with_the_same_key_returns_the_same_requests(state: ClientState, life: Deployment) -> None:
+    data = samples(without=(1, 2))
+    first = state.sync(data, confirm=2, idempotency_key="k")
+    again = state.sync(data, confirm=2, idempotency_key="k")
+    assert [each.id for each in again.receipts] == [each.id for each in first.receipts]
+    assert len(state.receipts()) == 2
+    life.meet()
+    done = state.sync(data, confirm=2, idempotency_key="k")
+    assert [(each.id, each.state) for each in done.receipts] == [(each.id, "purged") for each in first.receipts]
+    with pytest.raises(InvalidInput, match="was used for other requests"):
+        state.sync(samples(without=(1, 2, 3)), confirm=1, idempotency_key="k")
+    with pytest.raises(NotConfirmed, match="0 samples would be erased, but --confirm says 2"):
+        state.sync(data, confirm=2, idempotency_key="another")
+
+
 def test_client_that_is_about_to_leave_adds_nothing(state: ClientState) -> None:
     state.leave()
     with pytest.raises(InvalidInput, match="about to leave"):

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from fedforget.cli.client_data import ClientDataOptions
+from fedforget.client_side import ClientState
 from tests.deployment.superlink import NAME, Deployment
 
 SEED = 13
@@ -31,17 +34,33 @@ class Parties:
             "digits", "--clients", self.count, "--partition-seed", SEED, "--out", self.enrolment(client),
         )  # fmt: skip
 
+    def renew(self) -> None:
+        """Begin anew on the same nodes: other state directories in the same places, and no run."""
+        shutil.rmtree(self.run, ignore_errors=True)
+        for client in range(self.count):
+            self.there.fault(self.node(client)).unlink(missing_ok=True)
+            self.make_state(client)
+
+    def make_state(self, client: int, seed: int = SEED) -> ClientState:
+        """What ``init`` does, in this process, in place of what is there."""
+        shutil.rmtree(self.state_dir(client), ignore_errors=True)
+        samples, noted = ClientDataOptions("digits", None, self.count, None, str(SEED)).chosen(client)
+        state = ClientState.init(self.state_dir(client), client, samples, seed=seed, dataset=noted)
+        self.enrolment(client).write_bytes(state.enrolment())
+        return state
+
     def enrolment(self, client: int) -> Path:
         return self.there.folder / f"client-{client}.json"
 
     def node(self, client: int) -> str:
         return f"node-{client}"
 
-    def start(self) -> None:
+    def start(self, *, init: bool = True) -> None:
         """Start the SuperLink, and a node for each client."""
         self.there.start_superlink()
         for client in range(self.count):
-            self.init(client)
+            if init:
+                self.init(client)
             self.there.register(self.node(client))
             self.there.start_node(self.node(client), self.state_dir(client))
 
@@ -49,13 +68,20 @@ class Parties:
         enrolled = [part for client in range(self.count) for part in ("--enrolled", self.enrolment(client))]
         return ["train", "--out", self.run, "--federation", f"flower:{NAME}", *self.plan, *enrolled, *more]
 
-    def called(self, *arguments: object, timeout: float = 500, code: int = 0) -> str:
+    def refused(self, *arguments: object, timeout: float = 1500) -> dict[str, Any]:
+        """Give a command that is to fail. Return its error, with its exit code."""
+        done = self.there.fedforget(*arguments, "--json", timeout=timeout)
+        assert done.returncode, f"{arguments} ended well:\n{done.stdout}"
+        error: dict[str, Any] = json.loads(done.stderr.strip().splitlines()[-1])["error"]
+        return {**error, "exit": done.returncode}
+
+    def called(self, *arguments: object, timeout: float = 1500, code: int = 0) -> str:
         """Give a command of FedForget. Return what it printed."""
         done = self.there.fedforget(*arguments, timeout=timeout)
         assert done.returncode == code, f"{arguments} ended with {done.returncode}:\n{done.stdout}\n{done.stderr}"
         return done.stdout
 
-    def asked(self, *arguments: object, timeout: float = 500) -> dict[str, Any]:
+    def asked(self, *arguments: object, timeout: float = 1500) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(self.called(*arguments, "--json", timeout=timeout))
         return found
 
@@ -65,6 +91,10 @@ class Parties:
 
     def digest(self, run: Path | None = None) -> str:
         return str(self.asked("state", run or self.run)["digest"])
+
+    def forget_inline(self, name: str) -> None:
+        """Remove a run that was trained in one process."""
+        shutil.rmtree(self.there.folder / name, ignore_errors=True)
 
     def inline(self, name: str, without: Sequence[dict[str, Any]] = (), until: int | None = None) -> str:
         """Train in one process, without some data. Return the digest of the state."""

@@ -26,6 +26,7 @@ from cryptography.x509.oid import NameOID
 
 BIN = Path(sys.executable).parent
 NAME = "there"  # of the SuperLink in Flower's configuration
+FAULTY = Path(__file__).with_name("faulty")  # makes the processes of nodes misbehave
 _SETTINGS = {
     "FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1", "RAY_USAGE_STATS_ENABLED": "0", "NO_COLOR": "1",
@@ -52,6 +53,7 @@ class Deployment:
         self._ports: dict[str, int] = {}
         self.superlink: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        (self.folder / "tmp").mkdir()
         self._certificates()
         (self.folder / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "127.0.0.1:{self.port}"\n'
@@ -64,6 +66,7 @@ class Deployment:
             **os.environ,
             **_SETTINGS,
             "FLWR_HOME": str(self.folder),
+            "TMPDIR": str(self.folder / "tmp"),
             "PATH": f"{BIN}{os.pathsep}{os.environ['PATH']}",
         }
 
@@ -104,7 +107,7 @@ class Deployment:
             "--enable-supernode-auth", "--host", "127.0.0.1", "--port", str(self.port),
             "--database", str(self.folder / "state.db"),
         )  # fmt: skip
-        wait_for(self._listens, 60)
+        wait_for(self._listens, 180)
 
     def _listens(self) -> bool:
         with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 0.2):
@@ -137,31 +140,39 @@ class Deployment:
 
     def start_node(self, node: str, state_dir: Path) -> subprocess.Popen[bytes]:
         self._ports[node] = self._ports.get(node) or free_port()
+        path = os.pathsep.join(filter(None, (str(FAULTY), os.environ.get("PYTHONPATH"))))
         self.nodes[node] = self._started(
             node,
             "flower-supernode", "--root-certificates", str(self.folder / "ca.crt"),
             "--auth-supernode-private-key", str(self.folder / node), "--superlink", f"127.0.0.1:{self.port}",
             "--host", "127.0.0.1", "--port", str(self._ports[node]),
             "--node-config", f"state-dir='{state_dir}'",
+            changes={"PYTHONPATH": path, "FF_FAULT": str(self.fault(node))},
         )  # fmt: skip
         return self.nodes[node]
 
-    def _started(self, log: str, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def fault(self, node: str) -> Path:
+        """Return the file that says how a node misbehaves (``faulty``). Without it the node is in order."""
+        return self.folder / f"{node}.fault"
+
+    def _started(
+        self, log: str, program: str, *arguments: str, changes: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         with (self.folder / f"{log}.log").open("ab") as said:
             return subprocess.Popen(
                 [sys.executable, "-c", _END_WITH_PARENT, str(BIN / program), *arguments],
-                env=self.environment, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.STDOUT,
-                start_new_session=True, cwd=self.folder,
+                env={**self.environment, **(changes or {})}, stdin=subprocess.DEVNULL, stdout=said,
+                stderr=subprocess.STDOUT, start_new_session=True, cwd=self.folder,
             )  # fmt: skip
 
-    def flwr(self, *arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
+    def flwr(self, *arguments: str, timeout: float = 300) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [str(BIN / "flwr"), *arguments], env=self.environment, stdin=subprocess.DEVNULL, capture_output=True,
             text=True, timeout=timeout, check=False, cwd=self.folder,
         )  # fmt: skip
 
     def fedforget(
-        self, *arguments: object, timeout: float = 300, changes: Mapping[str, str] | None = None
+        self, *arguments: object, timeout: float = 1500, changes: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "fedforget", *map(str, arguments)], env={**self.environment, **(changes or {})},
@@ -182,6 +193,12 @@ class Deployment:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         process.wait()
+
+    def pause(self, process: subprocess.Popen[bytes], *, on: bool = True) -> None:
+        """Stop a process and what it started, or let them go on: a machine that is away, and is back."""
+        for each in [pid for pid in self._marked() if session_of(pid) == process.pid]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(each, signal.SIGSTOP if on else signal.SIGCONT)
 
     def kill_pid(self, pid: int) -> None:
         """End one process of this deployment at once."""
@@ -207,6 +224,7 @@ class Deployment:
             while (found := self._marked()) and time.monotonic() < until:
                 for pid in found:
                     with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGCONT)  # a paused one ends only then
                         os.kill(pid, how)
                 time.sleep(0.2)
         for process in (self.superlink, *self.nodes.values()):

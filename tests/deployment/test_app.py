@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import json
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +98,29 @@ def test_client_that_leaves_by_itself_is_purged_on_its_machine(machines: Machine
     assert machines.digest() == inline(tmp_path / "never", Request(1))
     assert machines.clients[1].status().left
     assert [receipt.state for receipt in machines.clients[1].receipts()] == ["purged"]
+
+
+def predicate_of(state: ClientState) -> dict[str, Any]:
+    [receipt] = state.receipts()
+    statement: dict[str, Any] = json.loads(base64.b64decode(state.signed_receipt(receipt.id)["payload"]))
+    return dict(statement["predicate"])
+
+
+def test_receipts_of_clients_name_those_of_the_server(machines: Machines) -> None:
+    """Of a sample that was erased at its client, of a client that left, and of one that the server erased."""
+    machines.flwr_run()
+    machines.clients[2].forget([0], basis="exogenous")
+    machines.flwr_run()
+    machines.clients[1].leave(basis="exogenous")
+    machines.flwr_run()
+    with run_directory.writing(machines.run) as run:
+        accept(run, Submission.of((Request(4),), "exogenous"))
+    machines.flwr_run()
+    with run_directory.reading(machines.run) as run:
+        at_server = [receipt.id for receipt in run.record.book.receipts()]
+    told = [predicate_of(machines.clients[client])["server"] for client in (2, 1, 4)]
+    assert [each["server_receipt"] for each in told] == at_server
+    assert {each["rounds_done"] for each in told} == {PLAN.rounds}
 
 
 def test_another_plan_is_refused(machines: Machines) -> None:

@@ -25,6 +25,7 @@ from fedforget.evidence.receipts import receipt_key
 from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
 from fedforget.evidence.receipts.compare import _differing_paths
 from fedforget.evidence.receipts.envelope import PAYLOAD_TYPE, seal, unseal
+from fedforget.evidence.receipts.issue import issue
 from fedforget.evidence.receipts.receipt_key import (
     MOST,
     get_or_create_key,
@@ -142,6 +143,28 @@ def test_receipt_of_an_unfinished_request_is_refused(run: Run) -> None:
     (waits,) = run.forget(Request(2), defer=True)
     with pytest.raises(InvalidInput, match="no receipt yet"):
         run.signed_receipt(waits.id)
+
+
+def test_receipts_of_others_are_issued_while_a_request_is_unfinished(run: Run) -> None:
+    """Without proofs: the data are about to change."""
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    purged = ids(run)
+    with run_directory.reading(run.path) as opened:
+        drawn = next(iter(opened.server.first_rounds()))
+    with pytest.raises(KeyboardInterrupt):
+        run.forget(Request(drawn), on_round=interrupt)
+    with run_directory.reading(run.path, only_idle=False) as opened:
+        assert opened.record.batches.are_unfinished
+    for identifier in purged:
+        issued = issue(run.path, identifier)
+        assert issued.superseded
+        assert statement_of(issued.envelope)["predicate"]["absence"] is None
+        assert statement_of(issued.envelope)["subject"] == []
+    run.train()
+    assert checked(run, run.signed_receipt(purged[0])).ok
 
 
 def test_any_altered_byte_of_an_envelope_is_refused(run: Run) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -184,3 +187,49 @@ def test_client_that_lost_its_state_is_named_with_the_ways_out(there: Deployed) 
     assert "erase the client" in refused.value.hint or "directory" in refused.value.hint
     there.forget(Request(4))
     there.train()
+
+
+# What the operator is told of clients that are not in order
+
+
+def told_of(there: Deployed, client: Any) -> dict[str, Any]:
+    """The problem that a status names, and ``status --check`` and ``--json`` of the command."""
+    [problem] = there.status().problems
+    assert problem["client"] == client
+    asked = [sys.executable, "-m", "fedforget", "status", str(there.path), "--check", "--json"]
+    done = subprocess.run(asked, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 17
+    assert json.loads(done.stdout)["problems"] == [problem]
+    assert f"warning: {problem['problem']}" in done.stderr
+    return problem
+
+
+def test_contact_with_a_stale_client_names_it_and_what_helps(there: Deployed) -> None:
+    there.train()
+    kept = dict(there.memory._first[3]), dict(there.memory._witnesses[3])
+    there.memory._first[3], there.memory._witnesses[3] = {}, {}
+    assert kept[1], "it took part"
+    assert there.run_pending() == []
+    problem = told_of(there, 3)
+    assert "the local state of client 3 is not the one of this run" in problem["problem"]
+    assert "restore its state directory" in problem["remedy"]
+    assert "erase the client" in problem["remedy"]
+    there.memory._first[3], there.memory._witnesses[3] = kept
+    there.run_pending()
+    assert there.status().problems == [], "it is in order again"
+
+
+def test_contact_with_an_impostor_names_whom_it_claims_to_be(there: Deployed) -> None:
+    there.train()
+    own = there.grid.apps[there.node_of(4)]
+    there.grid.apps[there.node_of(4)] = impostor(there, 4, Ed25519PrivateKey.generate())
+    assert there.run_pending() == []
+    problem = told_of(there, 4)
+    assert "a node that claims to be client 4 was not accepted" in problem["problem"]
+    assert "Restore it as it was last; or erase the client" in problem["remedy"]
+    there.grid.apps[there.node_of(4)] = own
+    there.run_pending()
+    assert there.status().problems == []
+    there.grid.apps[999] = impostor(there, 4, there.keys[3])  # beside the real one
+    there.run_pending()
+    assert there.status().problems == [], "the client itself has answered"

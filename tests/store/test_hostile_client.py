@@ -133,7 +133,8 @@ def test_function_that_a_foreign_state_directory_names_is_not_called(clients: Cl
     state = shutil.copytree(clients.state, tmp_path / "state")
     text = (state / "client.toml").read_text()
     (state / "client.toml").write_text(text.replace("hostile_samples:samples", "os:mkdir"))
+    (state / "client.toml").chmod(0o666)  # another account may have written it
     result = clients.zygote.run("client", "sync", "--state-dir", state, "--dry-run", memory=MEMORY)
     assert not (clients.state.parent / "a").exists(), "os.mkdir(client id) was called"
     assert result.code == 3, result
-    assert "os:mkdir" in result.err
+    assert "another account" in result.err

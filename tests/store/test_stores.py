@@ -317,7 +317,8 @@ def test_hints_name_the_command_or_the_call_in_python(tmp_path: Path) -> None:
     ):
         assert hint(tmp_path) == f"`fedforget {command.format(tmp_path)}`", "no plan: nothing says it is the caller's"
         assert call in hint(own)
-        assert hint(own).endswith("in Python")
+        by_app = hint in (hints.train, hints.run_pending)  # what `flwr run` of a Flower app does, too
+        assert hint(own).endswith("in Python, or with `flwr run` of its Flower app" if by_app else "in Python")
         assert repr(str(own)) in hint(own)
     assert hints.run_pending(tmp_path, everything=True) == f"`fedforget run-pending {tmp_path} --all`"
     assert "everything=True" in hints.run_pending(own, everything=True)

@@ -31,7 +31,7 @@ _STOPS = {
 
 _MODULES = (
     "planning", "learning", "enrolling", "datasets", "requests", "managing", "reading", "proving", "receipts",
-    "reproduce", "client",
+    "reproduce", "client", "client_audit",
 )  # fmt: skip
 
 typer.core.HAS_RICH = False  # else typer escapes brackets for rich, which does not print our help

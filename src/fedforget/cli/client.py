@@ -10,19 +10,16 @@ from typing import Annotated, Any
 
 import typer
 
-from fedforget.algorithm.ids import canonical_id
+from fedforget.algorithm.ids import Id, canonical_id
 from fedforget.cli.app import app
 from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
 from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 from fedforget.client_side.identity import Identity
-from fedforget.client_side.opening import OwnOpening
-from fedforget.disk.door import read_named
 from fedforget.disk.files import require_place, write_durably
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, escaped, shown
 from fedforget.requests.lifecycle import Basis, Receipt, basis_of
-from fedforget.store.plan_file import PlanFile
 
 client = typer.Typer(help="One client of a deployment, on its own machine.", no_args_is_help=True)
 app.add_typer(client, name="client")
@@ -35,7 +32,6 @@ DeadlineOption = Annotated[
 KeyOption = Annotated[
     str | None, typer.Option(help="Your own name for this request: the same key again is the same request.")
 ]
-_MOST = 2**26  # bytes of an opening
 _LATER = "nothing is forgotten yet: the server carries the request out at the next contacts"
 
 
@@ -48,17 +44,38 @@ def init(
         str | None, typer.Option(help="Derive the client's secrets from this.", show_default="from the system")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="Write the enrolment file for the server.")] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Read the samples of a client anew that has trained nothing yet.")
+    ] = False,
     *,
     source: ClientDataOptions,
     output: Output,
 ) -> None:
     """Create the state directory of a client: its seed, its keys, and the ids of its samples."""
     who = canonical_id(client)
-    samples, noted = source.chosen(who)
-    state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
+    if again:
+        state = _begun_again(state_dir, who, seed, source)
+    else:
+        samples, noted = source.chosen(who)
+        state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
     facts = _facts(state.status()) | {"enrolment": place}
     output.emit(facts, lambda: pairs(facts) + "\n\nkeep a backup of this directory: a lost seed cannot be recovered")
+
+
+def _begun_again(state_dir: Path, who: Id, seed: str | None, source: ClientDataOptions) -> ClientState:
+    state = ClientState(state_dir)
+    if state.client != who or seed is not None:
+        raise InvalidInput(
+            f"{state_dir} is that of client {shown(state.client)}, which keeps its id and its seed",
+            hint="name this client, and leave out --seed",
+        )
+    if source.data is None:
+        state.begin_again(source.again(who, Identity.read(state.path).dataset, state.path))
+    else:
+        samples, noted = source.chosen(who)
+        state.begin_again(samples, dataset=noted)
+    return state
 
 
 @client.command()
@@ -99,6 +116,25 @@ def status(state_dir: StateDir, *, output: Output) -> None:
         return f"{counted}\n\n{_requests(waiting)}" if waiting else counted
 
     output.emit(facts, text)
+
+
+@client.command()
+@grouped
+def samples(
+    state_dir: StateDir,
+    limit: Annotated[int | None, typer.Option(min=1, help="Only the first so many.", show_default="all")] = None,
+    *,
+    output: Output,
+) -> None:
+    """List the ids of a client's samples. They stay here: the server does not learn them."""
+    state = ClientState(state_dir)
+    ids = state.samples()
+    shown_ids = ids if limit is None else ids[:limit]
+    left = len(ids) - len(shown_ids)
+    facts = {"client": state.client, "samples": len(ids), "ids": list(shown_ids)}
+    output.emit(facts, lambda: "\n".join(escaped(str(each)) for each in shown_ids))
+    if left:
+        output.say(f"{left} more; --limit says how many are listed")
 
 
 @client.command("forget")
@@ -161,9 +197,11 @@ def sync(
 
     def text() -> str:
         counts = {name: len(facts[name]) for name in ("vanished", "changed", "new", "returning")}
-        note = "nothing was changed" if dry_run else "nothing to do" if not any(counts.values()) else _LATER
+        waits = any(each.is_open for each in done.receipts) or counts["new"]
+        note = "nothing was changed" if dry_run else _LATER if waits else "nothing to do"
         back = "\nthe data hold samples that were erased before; --returning adds them" if counts["returning"] else ""
-        return f"{pairs(counts)}\n\n{note}{back}"
+        made = f"{_requests(done.receipts)}\n\n" if done.receipts else ""
+        return f"{pairs(counts)}\n\n{made}{note}{back}"
 
     output.emit(facts, text)
 
@@ -200,51 +238,6 @@ def receipt(
     if out is not None:
         write_durably(require_place(out, outside=state.path), json.dumps(signed, indent=2).encode() + b"\n")
     output.emit(signed, lambda: json.dumps(signed, indent=2))
-
-
-@client.command()
-@grouped
-def audit(
-    opening: Annotated[Path, typer.Argument(help="The opening of the client.")],
-    sample: Annotated[str, typer.Option(help="The sample whose first use is checked.")],
-    commitment: Annotated[str, typer.Option(help="The client's commitment, from its enrolment or the roster.")],
-    root: Annotated[str, typer.Option(help="The root of the client's samples, from a receipt or the roster.")],
-    plan: Annotated[Path, typer.Option(help="The run's plan.toml.")],
-    rounds: Annotated[str, typer.Option(help="The rounds that drew the client, as 1,4,9.")],
-    content: Annotated[
-        str | None, typer.Option(help="The digest of the sample's content, if the root is from before its erasure.")
-    ] = None,
-    *,
-    output: Output,
-) -> None:
-    """Check with an opening when a sample was first used: derive the client's draws of its rounds again."""
-    found, who = OwnOpening.parsed(_read(opening)), canonical_id(sample)
-    try:
-        erased = {} if content is None else {who: bytes.fromhex(content)}
-        told = bytes.fromhex(commitment), bytes.fromhex(root)
-        numbers = [int(each) for each in rounds.split(",") if each]
-    except ValueError as error:
-        raise InvalidInput(
-            f"a digest or a round cannot be read: {error}", hint="give digests in hexadecimal"
-        ) from error
-    found.require(*told, erased)
-    file = PlanFile.parsed(plan.parent, _read(plan))
-    step = found.first_use(file.plan, numbers, who)
-    facts = {
-        "client": found.client,
-        "sample": who,
-        "rounds": len(numbers),
-        "first_step": step,
-        "used": step is not None,
-    }
-    output.emit(facts, lambda: pairs(facts))
-
-
-def _read(path: Path) -> bytes:
-    try:
-        return read_named(path, _MOST)
-    except ValueError as error:
-        raise InvalidInput(f"cannot read {path}: {error}", hint="check the path") from error
 
 
 def _show(receipts: Sequence[Receipt], output: Output) -> None:

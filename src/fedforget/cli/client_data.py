@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +13,9 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.options import DataDir
 from fedforget.client_side.identity import Settings
+from fedforget.client_side.recorded_samples import recorded_samples
 from fedforget.data.federations import DataChoice, chosen
-from fedforget.data.one_client import OWN, samples_of, samples_of_function, samples_recorded
+from fedforget.data.one_client import function_noted, samples_of, samples_of_function
 from fedforget.errors import InvalidInput
 
 _PARTITION_SEED = 1  # every client must partition a named dataset in the same way
@@ -45,8 +44,8 @@ class ClientDataOptions:
         if self.data is None:
             raise InvalidInput("--data is missing", hint=_GIVE)
         if ":" in self.data:
-            with _working_directory_on_path():
-                return samples_of_function(self.data, client), {OWN: self.data}
+            here = Path.cwd()
+            return samples_of_function(self.data, client, here), function_noted(self.data, here)
         seed = SeedSource.of_person(self.partition_seed or _PARTITION_SEED).partition()
         federation = chosen(DataChoice(self.data, self.clients, self.partition, None, self.data_dir), seed)
         return samples_of(federation, client), federation.settings()
@@ -55,16 +54,4 @@ class ClientDataOptions:
         """Return a client's samples from the source that the options name, else from the recorded one."""
         if self.data is not None:
             return self.chosen(client)[0]
-        with _working_directory_on_path():
-            return samples_recorded(noted, client, state_dir, data_dir=self.data_dir, hint=_GIVE)
-
-
-@contextlib.contextmanager
-def _working_directory_on_path() -> Iterator[None]:
-    """Let modules of the user be imported from the working directory."""
-    here = str(Path.cwd())
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        sys.path.remove(here)
+        return recorded_samples(noted, client, state_dir, data_dir=self.data_dir, hint=_GIVE)

@@ -57,6 +57,7 @@ def train(
             traffic = traffic_of(session, how)
     warnings = [] if status.rho_s is None else rho_warnings(status.rho_s, status.rho_c)
     output.emit({**asdict(status), **traffic, "warnings": warnings}, lambda: standing(asdict(status)))
+    output.warn_of_clients(status.problems)
     for warning in warnings:
         output.warn(warning)
 

@@ -39,6 +39,11 @@ class Output:
         if not self.as_json:
             self.say(message)
 
+    def warn_of_clients(self, problems: Sequence[Mapping[str, Any]]) -> None:
+        """Name the clients of a deployment that are not in order, each with what helps."""
+        for each in problems:
+            self.warn(f"{escaped(each['problem'])}: {escaped(each['remedy'])}")
+
     def warn(self, message: str) -> None:
         print(f"warning: {message}", file=sys.stderr)
 
@@ -90,10 +95,17 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def standing(facts: Mapping[str, Any]) -> str:
     """Format the status of a run for people, with one line per pending request."""
     trained = [f"{each['first_round']} to {each['last_round']}" for each in facts["environments"]]
-    facts = {"silent": [], "enrolled": 0, "undelivered": 0, **facts, "environments": f"rounds {', '.join(trained)}"}
+    facts = {
+        "silent": [],
+        "problems": [],
+        "enrolled": 0,
+        "undelivered": 0,
+        **facts,
+        "environments": f"rounds {', '.join(trained)}",
+    }
     if not facts["mixed_environments"]:
         facts = {name: value for name, value in facts.items() if "environments" not in name}
-    for name in ("silent", "enrolled", "undelivered"):  # of clients on other machines
+    for name in ("silent", "problems", "enrolled", "undelivered"):  # of clients on other machines
         if not facts[name]:
             del facts[name]
     if "silent" in facts:
@@ -101,6 +113,8 @@ def standing(facts: Mapping[str, Any]) -> str:
             f"client {each['client']} since {each['since']}, round {each['round']} is blocked"
             for each in facts["silent"]
         )
+    if "problems" in facts:
+        facts["problems"] = "; ".join(f"{each['problem']} (since {each['since']})" for each in facts["problems"])
     waiting, count = facts["open_requests"], facts["open_count"]
     facts = {name: value for name, value in facts.items() if name != "open_count"}
     if not waiting:

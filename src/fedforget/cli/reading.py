@@ -51,6 +51,7 @@ def status(
         return f"{shown}\n\n{_list(receipts)}{left_out}"
 
     output.emit({**facts, "receipts": receipts}, text)
+    output.warn_of_clients(found.problems)
     if check and (problem := attention(run, found)) is not None:
         raise problem
 

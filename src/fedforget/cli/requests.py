@@ -187,6 +187,7 @@ def run_pending(
         "steps_one_by_one": sum(receipt.steps_alone or 0 for receipt in receipts),
         "waiting": status.open_count,
         "model_digest": status.model_digest,
+        "problems": status.problems,
     }
     facts["steps_saved"] = facts["steps_one_by_one"] - facts["recomputed_steps"]
 
@@ -201,6 +202,7 @@ def run_pending(
         return f"{table(_HEADER, [_row(receipt) for receipt in receipts])}\n\n{saved}"
 
     output.emit({**facts, **traffic}, text)
+    output.warn_of_clients(status.problems)
 
 
 @app.command()

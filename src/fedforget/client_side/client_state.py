@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +82,32 @@ class ClientState:
         path, who = path_of(state_dir, "a state directory"), canonical_id(client)
         contents = contents_of(who, samples)
         if not contents:
-            raise InvalidInput(f"client {shown(who)} has no samples", hint="a client takes part with at least one")
+            raise _no_samples(who)
         seeds = SeedSource.of_person(seed)
         key = sample_key(seeds.tree_key(), id_block(who))
         identity = Identity(who, key, seeds.origin, dataset or {})
         create(path, NewClient(identity, seeds.client(who), contents))
         return cls(path)
+
+    def begin_again(self, samples: Any, *, dataset: Settings | None = None) -> None:
+        """Read the samples anew, with the same seed and key. Refused once the client has trained or has requests.
+
+        The server needs the new enrolment file. ``dataset``: where the samples come from, if that is another place.
+        """
+        contents = contents_of(self.client, samples)
+        if not contents:
+            raise _no_samples(self.client)
+        with writing(self.path) as state:
+            record = state.record
+            if state.uses.count() or record.book.counts() or record.arriving() or state.inbox:
+                raise InvalidInput(
+                    f"client {shown(self.client)} has trained or has requests, so it cannot begin again",
+                    hint="`fedforget client sync` erases and adds what differs",
+                )
+            if dataset is not None:
+                replace(state.who, dataset=dataset).write(self.path)
+            state.begin_writing()
+            state.book.create(state.book.seed, contents)
 
     def enrolment(self) -> bytes:
         """Return the enrolment file for the server, signed: the client's id, commitment, public key and root."""
@@ -158,16 +178,27 @@ class ClientState:
 
         Raises InvalidInput if the source cannot be read, and NotConfirmed if more than 1 % of the samples would be
         erased, unless ``confirm`` is their number. ``returning``: also add samples that were erased before.
-        ``dry_run``: only compare.
+        ``dry_run``: only compare. The same key again, once nothing more is to be erased, returns the receipts of its
+        requests.
         """
         found = contents_of(self.client, samples)
         with reading(self.path) if dry_run else self._working() as state:
             different = differences(state, found, returning=returning)
             if dry_run:
                 return Synchronised(different)
-            require_confirmed(different, confirm)
+            book = state.record.book
+            before = None if different.erased else book.ids_with_key(idempotency_key)
+            if before is None:
+                require_confirmed(different, confirm)
             receipts = carry_out(state, different, basis, deadline, idempotency_key)
-            return Synchronised(different, tuple(receipts))
+            return Synchronised(different, tuple(receipts if before is None else book.receipts_of(before)))
+
+    def samples(self) -> tuple[Id, ...]:
+        """Return the ids of the samples, without those that are about to be erased."""
+        with reading(self.path) as state:
+            leaving = {each.sample for each in state.record.book.pending().values()}
+            left = () if None in leaving else [each for each in state.book.samples if each not in leaving]
+            return tuple(sorted(left, key=lambda each: (isinstance(each, str), each)))
 
     def receipts(self) -> list[Receipt]:
         """Return the receipts of all requests, in the order of receipt. The record keeps no ids."""
@@ -206,3 +237,7 @@ class ClientState:
             requests.apply()
             requests.accept_inbox()
             yield state
+
+
+def _no_samples(client: Id) -> InvalidInput:
+    return InvalidInput(f"client {shown(client)} has no samples", hint="a client takes part with at least one")

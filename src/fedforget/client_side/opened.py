@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,13 +20,15 @@ from fedforget.client_side.own_requests import OwnRequests
 from fedforget.client_side.rules import Here
 from fedforget.data.client_data import ClientData
 from fedforget.disk.files import path_of
-from fedforget.errors import DataChanged, InvalidInput, shown
+from fedforget.errors import DataChanged, FedForgetError, InvalidInput, shown
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.party import ClientParty
 from fedforget.federation.signing import sign
 from fedforget.store.plan_file import PlanFile
 from fedforget.training.environment import numeric_environment
+
+log = logging.getLogger("fedforget")
 
 # Stands in before the plan is known; messages that need a plan are refused.
 _UNUSED = Plan(clients_per_round=1, batch_size=1, local_steps=1, rounds=1)
@@ -42,6 +45,10 @@ class Learning:
 
 
 LearningOf = Callable[["OpenClient"], Learning]
+Fits = Callable[[PlanFile], None]
+
+
+def _anything_fits(_: PlanFile) -> None: ...
 
 
 class OpenClient:
@@ -69,14 +76,31 @@ class OpenClient:
         """Return the client's samples (a mapping of id → (x, y)) for its learner: each is compared with the book."""
         return CheckedSamples(self.client, ClientData(self.client, samples), self._state.book.contents())
 
-    def answer(self, asked: Parcel, learning: LearningOf) -> Parcel:
-        """Carry out a message and return the signed answer. ``learning`` is called only to compute."""
+    def answer(self, asked: Parcel, learning: LearningOf, fits: Fits = _anything_fits) -> Parcel:
+        """Carry out a message and return the signed answer. ``learning`` is called only to compute.
+
+        ``fits`` raises an error if the samples cannot be trained under a plan, before the client keeps it.
+        """
         on_use = _OnUse(lambda: learning(self))
         run, file = self.run or str(asked.body.get("run")), self.plan_file
-        if file is None and asked.body.get("kind") not in _BEFORE_PLAN:
-            error = InvalidInput(f"client {shown(self.client)} has no plan yet", hint="the server sends it first")
-            return sign(self._state.key(), asked, Parcel({"client": self.client, **parcels.failure(error).body}))
+        problem = self._problem_before(asked, fits) if file is None else None
+        if problem is not None:
+            return sign(self._state.key(), asked, Parcel({"client": self.client, **parcels.failure(problem).body}))
         return self._party(on_use, run, _UNUSED if file is None else file.plan).answer(asked)
+
+    def _problem_before(self, asked: Parcel, fits: Fits) -> FedForgetError | None:
+        """Return why a client without a plan cannot do what a message asks."""
+        kind = asked.body.get("kind")
+        if kind not in _BEFORE_PLAN:
+            return InvalidInput(f"client {shown(self.client)} has no plan yet", hint="the server sends it first")
+        if kind == parcels.PLAN:
+            with contextlib.suppress(KeyError, ValueError, TypeError, AttributeError):  # refused when it is kept
+                given = PlanFile.decode(str(asked.body["plan"]).encode())
+                try:
+                    fits(given)
+                except FedForgetError as error:
+                    return error
+        return None
 
     def party(self, learning: Learning, run: str, plan: Plan) -> ClientParty:
         """Return the party of this client in a run, under its plan."""
@@ -123,7 +147,10 @@ class _OnUse:
 
 
 class CheckedSamples:
-    """A ``SampleSource`` that refuses a sample whose content is not the recorded one."""
+    """A ``SampleSource`` that refuses a sample whose content is not the recorded one.
+
+    Its errors go to the server, so they name no sample. The client's own log does.
+    """
 
     def __init__(self, client: Id, data: ClientData, known: Mapping[Id, bytes]) -> None:
         self._client, self._data, self._known = client, data, known
@@ -133,10 +160,25 @@ class CheckedSamples:
             raise DataChanged(
                 f"client {shown(client)} is not client {shown(self._client)}", hint="check its node's configuration"
             )
-        found = self._data.sample(sample)
-        if self._data.content(sample) != self._known.get(sample):
+        try:
+            found, content = self._data.sample(sample), self._data.content(sample)
+        except FedForgetError as error:
+            raise without_names(self._client, error) from error
+        if content != self._known.get(sample):
+            log.error("the content of %s is not the recorded one", self._data.named(sample))
             raise DataChanged(
-                f"the content of {self._data.named(sample)} is not the recorded one",
-                hint="restore it, or run `fedforget client sync`: changed content counts as another sample",
+                f"the content of a sample of client {shown(client)} is not the recorded one",
+                hint="the log of its node names it: restore it, or run `fedforget client sync` there: changed content "
+                "counts as another sample",
             )
         return found
+
+
+def without_names(client: Id, error: FedForgetError) -> FedForgetError:
+    """Return what the server may read of an error about a client's data. All of it goes to the client's own log."""
+    log.error("%s (%s)", error.message, error.hint)
+    return type(error)(
+        f"the data of client {shown(client)} cannot be read at its node",
+        hint="the log of its node says why; a module of its own must be where `fedforget client init` found it, or on "
+        "PYTHONPATH",
+    )

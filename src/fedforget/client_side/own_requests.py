@@ -160,7 +160,7 @@ def of_client(state: OpenDirectory) -> Iterator[None]:
     except UnknownTarget as error:
         raise UnknownTarget(
             error.message,
-            hint=f"the ids are those of its data: `fedforget client sync --dry-run --state-dir {state.path}`",
+            hint=f"`fedforget client samples --state-dir {state.path}` lists them",
         ) from error
 
 

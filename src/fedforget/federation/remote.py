@@ -103,15 +103,16 @@ class RemoteFederation:
         answers = self._ask([self._to(parcels.PLAN, client, plan=plan) for client in clients])
         return {c: answer for c, answer in zip(clients, answers, strict=True) if isinstance(answer, FedForgetError)}
 
-    def done(self, handles: Mapping[Id, Collection[str]], facts: Mapping[str, Any]) -> list[Id]:
+    def done(self, handles: Mapping[Id, Collection[str]], facts: Callable[[Id], Mapping[str, Any]]) -> list[Id]:
         """Tell clients that their requests are carried out and purged. Return the unreachable ones."""
         asked = [
-            self._to(parcels.DONE, client, handles=sorted(own), facts=dict(facts)) for client, own in handles.items()
+            self._to(parcels.DONE, client, handles=sorted(own), facts=dict(facts(client)))
+            for client, own in handles.items()
         ]
         answers = zip(handles, self._ask(asked), strict=True)
         return [client for client, answer in answers if isinstance(answer, FedForgetError)]
 
-    def finish_erasures(self, facts: Mapping[str, Any]) -> None:
+    def finish_erasures(self, facts: Callable[[Id], Mapping[str, Any]]) -> None:
         """Tell erased clients that everything is purged. An unreachable one is told at a later contact."""
         erased = self._erased & set(self._undelivered)
         missed = self.done({client: [] for client in sorted(erased, key=id_block)}, facts)

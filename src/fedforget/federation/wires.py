@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Protocol
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -37,10 +37,14 @@ KeyOf = Callable[[Id], Ed25519PublicKey | None]
 
 
 class Signatures:
-    """Knows the clients' public keys. A client without one signs nothing (a simulation, a test in one process)."""
+    """Knows the clients' public keys. A client without one signs nothing (a simulation, a test in one process).
 
-    def __init__(self, key_of: KeyOf) -> None:
+    ``impostors``: why a node that claims to be a client was not accepted. The client itself may answer all the same.
+    """
+
+    def __init__(self, key_of: KeyOf, impostors: MutableMapping[Id, FedForgetError] | None = None) -> None:
         self._key_of = key_of
+        self.impostors: MutableMapping[Id, FedForgetError] = {} if impostors is None else impostors
 
     def checked(self, client: Id, asked: Parcel, answer: Parcel) -> Parcel:
         """Return an answer without its signature. Raise SignatureRefused unless the client signed it."""
@@ -58,11 +62,14 @@ class Signatures:
         if "client" not in answer.body:
             log.warning("a node answers for no client: %s", answer.body.get("error"))
             return None
+        client: Id | None = None
         try:
             client = parcels.client_in(answer)
             self.checked(client, asked, answer)
         except FedForgetError as error:
             log.warning("a node was not accepted: %s", error.message)
+            if client is not None:
+                self.impostors[client] = error
             return None
         return client
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -12,13 +11,13 @@ from typing import Any
 from fedforget.algorithm.forget import Request
 from fedforget.algorithm.ids import Id
 from fedforget.disk.database import Database
-from fedforget.disk.parsing import parse_json
-from fedforget.errors import InvalidInput, RunDamaged, UnknownTarget, quoted, shown
+from fedforget.errors import InvalidInput, UnknownTarget, shown
 from fedforget.requests.chain import EventChain
 from fedforget.requests.lifecycle import Basis, Receipt, Stage, Submission
 from fedforget.requests.pending import PendingRequests
 from fedforget.requests.pseudonyms import Pseudonyms
 from fedforget.requests.receipt_rows import ReceiptRows
+from fedforget.requests.request_keys import RequestKeys
 from fedforget.requests.selection import Selection
 from fedforget.requests.vault import STATE, Vault
 
@@ -41,6 +40,7 @@ class RequestBook:
         self.database = database
         self.chain = chain
         self._pseudonyms = pseudonyms
+        self._keys = RequestKeys(database, pseudonyms)
         self._vault = vault
         self._pending = PendingRequests(database, pseudonyms, vault)
         self._receipts = ReceiptRows(database, chain, vault)
@@ -157,24 +157,13 @@ class RequestBook:
 
     def ids_of_key(self, submission: Submission) -> list[str] | None:
         """Return the ids of the requests that used this key before. Refuse the key for other requests."""
-        if submission.key is None:
-            return None
-        rows = self.database.rows(
-            "SELECT body, requests FROM keys WHERE mac = ?", (self._pseudonyms.mac("key", submission.key.encode()),)
-        )
-        if not rows:
-            return None
-        if rows[0][0] != self._pseudonyms.mac("key body", submission.body()):
-            raise InvalidInput(
-                f"the idempotency key {quoted(submission.key)} was used for other requests",
-                hint="use a new key for new requests",
-            )
-        try:
-            return self._originals([str(each) for each in parse_json(rows[0][1])])
-        except (ValueError, TypeError) as error:
-            raise RunDamaged(
-                f"{self.database.path} is damaged: the requests of an idempotency key cannot be read"
-            ) from error
+        ids = self._keys.ids_of(submission)
+        return None if ids is None else self._originals(ids)
+
+    def ids_with_key(self, key: str | None) -> list[str] | None:
+        """Return the ids of the requests that used this key before, whatever they were for."""
+        ids = None if key is None else self._keys.ids_with(key)
+        return None if ids is None else self._originals(ids)
 
     # Accepting
 
@@ -210,7 +199,7 @@ class RequestBook:
             if submission.requests[place] in known:
                 self._alias(submission.ids[place], known[submission.requests[place]])
         if part.stop == len(ids):
-            self._remember_key(submission, ids)
+            self._keys.note(submission, ids)
         self._on_received([identifier for _, identifier, _ in fresh])
         return ids
 
@@ -221,7 +210,7 @@ class RequestBook:
             entries = [(place, submission.ids[place], submission.requests[place]) for place in part]
             self._enter(submission, entries, Stage.REJECTED, reasons)
             if part.stop == len(submission.ids):
-                self._remember_key(submission, list(submission.ids))
+                self._keys.note(submission, list(submission.ids))
 
     def ask_again(self, submission: Submission, ids: Iterable[str]) -> None:
         """Update pending requests that are submitted once more: the earlier deadline and the weaker basis win."""
@@ -274,12 +263,6 @@ class RequestBook:
     def _alias(self, identifier: str, request: str) -> None:
         if identifier != request:
             self.database.run("INSERT OR IGNORE INTO aliases VALUES (?, ?)", (identifier, request))
-
-    def _remember_key(self, submission: Submission, ids: Sequence[str]) -> None:
-        if submission.key is not None:
-            key = self._pseudonyms.mac("key", submission.key.encode())
-            body = self._pseudonyms.mac("key body", submission.body())
-            self.database.run("INSERT OR IGNORE INTO keys VALUES (?, ?, ?)", (key, body, json.dumps(ids)))
 
     def cancel(self, identifier: str, basis: str = Basis.UNKNOWN) -> None:
         """Cancel a pending request. Idempotent."""

@@ -6,6 +6,7 @@ that the record holds already is not accepted twice.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,6 +22,8 @@ from fedforget.requests.lifecycle import Stage, Submission, as_written
 from fedforget.store.contacts import ADDED, LEAVES, WITHDRAWN, Contacts
 from fedforget.store.run_directory import OpenRun
 
+log = logging.getLogger("fedforget")
+
 
 @dataclass(slots=True)
 class ClientReports:
@@ -29,6 +32,7 @@ class ClientReports:
     run: OpenRun
     present: set[Id] = field(default_factory=set)  # clients that have answered in this session
     problems: dict[Id, FedForgetError] = field(default_factory=dict)  # of clients with a known problem
+    impostors: dict[Id, FedForgetError] = field(default_factory=dict)  # nodes that claim to be a client
     environments: dict[str, Mapping[str, str]] = field(default_factory=dict)  # by digest
     _fresh: dict[Request, Submission] = field(default_factory=dict)
     _additions: dict[tuple[Id, str], None] = field(
@@ -57,6 +61,18 @@ class ClientReports:
                 self.problems[client] = _other_state(client, "its samples are not those that it held last")
             elif standing.notes != notes and not may_be_ahead:
                 self.problems[client] = _other_state(client, "it does not know all rounds that it took part in")
+
+    def note_problems(self, examined: Collection[Id]) -> None:
+        """Keep the problems of clients, and the impostors of clients in the roster, for ``status`` and the operator."""
+        claimed = {
+            client: _impostor(client, error)
+            for client, error in self.impostors.items()
+            if client in self.run.server.roster and client not in examined
+        }
+        found = claimed | self.problems
+        self._contacts.note_problems(examined, found)
+        for error in found.values():
+            log.warning("%s (%s)", error.message, error.hint)
 
     # Listener
 
@@ -165,6 +181,14 @@ class ClientReports:
     def confirmed(self, client: Id, handles: Collection[str]) -> None:
         """Note that a client has received the confirmation of its requests."""
         self._contacts.told(client, handles)
+
+
+def _impostor(client: Id, error: FedForgetError) -> FedForgetError:
+    return type(error)(
+        f"a node that claims to be client {shown(client)} was not accepted: {error.message}",
+        hint="is its state directory not the one it enrolled with? Restore it as it was last; or erase the client, "
+        "because its rounds cannot be replayed; if it is another party's node, end it",
+    )
 
 
 def _other_state(client: Id, what: str) -> TrainingFailed:

@@ -6,6 +6,7 @@ import contextlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
@@ -65,7 +66,7 @@ class Deployment:
         with contextlib.ExitStack() as stack:
             engine = EngineOnDemand(make_engine, stack)
             engine()
-            signatures = Signatures(lambda client: public_key_of(run, client))
+            signatures = Signatures(lambda client: public_key_of(run, client), reports.impostors)
             carried = CountingWire(stack.enter_context(make_wire(run, signatures)), traffic)
             wire = GuardedWire(SignedWire(carried, signatures), reports.problems)
             server, federation = _server_of(run, wire, engine, reports, options)
@@ -90,6 +91,7 @@ class Deployment:
         """
         answers = self.federation.everyone()
         self._examine(answers)
+        examined = {parcels.client_in(each) for each in answers}
         plan = self.run.file
         without = [
             parcels.client_in(each)
@@ -97,6 +99,7 @@ class Deployment:
             if "plan" in each.body and each.body["plan"] != plan.digest and self._takes_part(each)
         ]
         self.reports.problems.update(self.federation.give_plan(without, plan.encode().decode()))
+        self.reports.note_problems(examined)
         self.federation.met(answers)
         self._processor.accept_inbox()
         self._tell_finished()
@@ -132,15 +135,20 @@ class Deployment:
     def _tell_finished(self) -> None:
         """Tell clients which requests are purged. An unreachable client repeats its request at the next contact."""
         for identifier, by_client in self.reports.finished().items():
-            missed = self.federation.done(by_client, self._facts(identifier))
+            missed = self.federation.done(by_client, partial(self._facts_of, identifier))
             for client in by_client.keys() - set(missed):
                 self.reports.confirmed(client, by_client[client])
         if self.run.record.batches.are_unfinished:
             return  # an erased client's data may not be purged yet
-        self.federation.finish_erasures(self._facts(""))
+        self.federation.finish_erasures(partial(self._facts_of, ""))
 
-    def _facts(self, identifier: str) -> dict[str, Any]:
-        server = self.run.server
+    def _facts_of(self, identifier: str, client: Id) -> dict[str, Any]:
+        """Return what a client notes about a request that is carried out: its own receipt names the server's.
+
+        ``identifier``: empty for a client that leaves, whose own request is named.
+        """
+        server, book = self.run.server, self.run.record.book
+        identifier = identifier or book.id_of_exactly(Request(client)) or ""
         model = server.model_digest() if len(server.roster) else None
         return {"rounds_done": server.rounds_done, "model_digest": model, "server_receipt": identifier or None}
 

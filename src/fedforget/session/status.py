@@ -48,6 +48,7 @@ class Status:
     environments: list[dict[str, Any]]  # which rounds each trained; more than one kind is a mixed run
     mixed_environments: bool
     silent: list[dict[str, Any]]  # clients on other machines that do not answer, the longest silence first
+    problems: list[dict[str, Any]]  # of clients on other machines at the last contact: what is wrong, what helps
     enrolled: int  # enrolled clients that join at the next contact
     undelivered: int  # erased clients that were not yet notified
 
@@ -83,6 +84,7 @@ def status_of(run: OpenRun) -> Status:
         environments=[each.as_dict() for each in trained],
         mixed_environments=is_mixed(trained),
         silent=[] if contacts is None else [silence.as_dict() for silence in contacts.silences()],
+        problems=[] if contacts is None else [problem.as_dict() for problem in contacts.problems()],
         enrolled=0 if contacts is None else len(contacts.waiting(server.roster)),
         undelivered=0 if contacts is None else len(contacts.undelivered),
     )
@@ -120,6 +122,8 @@ def attention(path: Path, status: Status) -> AttentionNeeded | None:
             hint="start its node again; or erase the client, a choice that depends on the draws "
             f"(`fedforget forget {path} --client {shown(first['client'])} --basis model-informed`)",
         )
+    if status.problems:
+        return AttentionNeeded(status.problems[0]["problem"], hint=status.problems[0]["remedy"])
     if status.overdue:
         since = min(each["deadline"] for each in status.open_requests if each["overdue"])
         at_least = "at least " if len(status.overdue) == len(status.open_requests) < status.open_count else ""

@@ -5,7 +5,7 @@ It is not part of the run's function. An erased client has no row in it once it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, MutableMapping, MutableSet
+from collections.abc import Collection, Iterator, Mapping, MutableMapping, MutableSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.tree import LABEL_BYTES
 from fedforget.disk.column_checks import check, is_blob, is_id, is_name, is_one_of, is_text, is_whole
 from fedforget.disk.database import Database
-from fedforget.errors import RunDamaged
+from fedforget.errors import FedForgetError, RunDamaged
 from fedforget.requests.lifecycle import as_written
 
 KEY_BYTES = 32  # of an Ed25519 public key
@@ -53,7 +53,14 @@ CREATE TABLE silent (
     round INTEGER NOT NULL {check(is_whole("round"))},
     since TEXT NOT NULL {check(is_name("since"))}
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE problems (
+    client ANY PRIMARY KEY {check(is_id("client"))},
+    problem TEXT NOT NULL {check(is_text("problem"))},
+    remedy TEXT NOT NULL {check(is_text("remedy"))},
+    since TEXT NOT NULL {check(is_name("since"))}
+) STRICT, WITHOUT ROWID;
 """
+_LONGEST = 1000  # characters of a problem: a part of it may come from a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,19 @@ class Silence:
 
     def as_dict(self) -> dict[str, Any]:
         return {"client": self.client, "round": self.round, "since": self.since}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What was wrong with a client at the last contact, what helps, and since when."""
+
+    client: Id
+    problem: str
+    remedy: str
+    since: str
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"client": self.client, "problem": self.problem, "remedy": self.remedy, "since": self.since}
 
 
 class Contacts:
@@ -131,13 +151,16 @@ class Contacts:
         """Delete the rows of erased clients, except of those that were not yet notified."""
         joining = self._joining()
         joined = [(client,) for client in joining if client in roster]
-        known = "SELECT client FROM enrolled UNION SELECT client FROM nodes UNION SELECT client FROM silent"
+        known = (
+            "SELECT client FROM enrolled UNION SELECT client FROM nodes UNION SELECT client FROM silent "
+            "UNION SELECT client FROM problems"
+        )
         others = {client for (client,) in self.database.rows(known) if client not in roster}
         gone = [(client,) for client in others - joining - set(self.undelivered)]
         if joined or gone:
             with self.database.transaction():
                 self.database.run_many("UPDATE enrolled SET joins = 0 WHERE client = ?", joined)
-                for table in ("enrolled", "nodes", "silent", "untold"):
+                for table in ("enrolled", "nodes", "silent", "untold", "problems"):
                     self.database.run_many(f"DELETE FROM {table} WHERE client = ?", gone)  # noqa: S608 (our own names)
 
     # Requests made at clients
@@ -179,9 +202,32 @@ class Contacts:
             with self.database.transaction():
                 self.database.run_many("DELETE FROM silent WHERE client = ?", ((client,) for client in silent))
 
+    # Problems
+
+    def problems(self) -> list[Problem]:
+        """Return what was wrong with clients at their last contacts, the oldest problem first."""
+        rows = self.database.rows("SELECT client, problem, remedy, since FROM problems ORDER BY since")
+        return [Problem(*row) for row in rows]
+
+    def note_problems(self, examined: Collection[Id], found: Mapping[Id, FedForgetError]) -> None:
+        """Note the problems of clients that were examined. Those without one are in order again."""
+        known = {each.client: each for each in self.problems()}
+        gone = [(client,) for client in examined if client in known and client not in found]
+        new = [
+            (client, error.message[:_LONGEST], error.hint[:_LONGEST], _now())
+            for client, error in found.items()
+            if client not in known or known[client].problem != error.message[:_LONGEST]
+        ]
+        if gone or new:
+            with self.database.transaction():
+                self.database.run_many("DELETE FROM problems WHERE client = ?", gone)
+                self.database.run_many("INSERT OR REPLACE INTO problems VALUES (?, ?, ?, ?)", new)
+
     def validate(self) -> None:
         """Raise RunDamaged if the values of some rows are impossible."""
-        times = self.database.rows("SELECT time FROM enrolled UNION SELECT since FROM silent")
+        times = self.database.rows(
+            "SELECT time FROM enrolled UNION SELECT since FROM silent UNION SELECT since FROM problems"
+        )
         try:
             self.now()
             _ = [as_written(time) for (time,) in times]

@@ -6,7 +6,7 @@ belong to, so the state is consistent after any crash.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.notes import DIGEST_BYTES
@@ -53,6 +53,13 @@ class HeldDigests:
         """Raise RunDamaged unless the clients are those of the roster."""
         if self.all().keys() != set(roster):
             raise RunDamaged(f"{self._database.path} is damaged: its roster and what clients hold name other clients")
+
+    def replace_roots(self, roots: Mapping[Id, bytes]) -> None:
+        """Replace the roots of clients that have read their samples anew before the first round."""
+        if roots:
+            with self._database.transaction():
+                rows = ((root, client) for client, root in roots.items())
+                self._database.run_many("UPDATE held SET root = ? WHERE client = ?", rows)
 
     # Inside a transaction of the server
 

@@ -242,11 +242,14 @@ def writing(path: Path) -> Iterator[OpenRun]:
 
 
 @contextlib.contextmanager
-def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False) -> Iterator[OpenRun]:
+def reading(
+    path: Path, *, only_idle: bool = True, skip_seed_check: bool = False, unfinished: bool = False
+) -> Iterator[OpenRun]:
     """Open a run for reading. Writes nothing.
 
     ``only_idle``: raise RunBusy if a process writes the run, UnfinishedRequest if a request was interrupted. Callers
     that only describe a run pass False; nothing relies on the seeds then, so they are not checked.
+    ``unfinished``: the caller relies on nothing that an interrupted request may have changed.
     ``skip_seed_check``: the caller checks the seeds itself and reports every mismatch. No file is trusted unread then.
     """
     plan_file.require_plan(path)
@@ -254,7 +257,7 @@ def reading(path: Path, *, only_idle: bool = True, skip_seed_check: bool = False
         skipped = (SEEDS, AFTER_CRASH) if skip_seed_check or not only_idle else ()
         run = _open(path, skipped, trusting=not skip_seed_check, describing=not only_idle)
         try:
-            if only_idle and run.record.batches.are_unfinished:
+            if only_idle and not unfinished and run.record.batches.are_unfinished:
                 raise unfinished_error(path)
             if only_idle and run.crashed:
                 _rewind_privately(run)

@@ -33,9 +33,10 @@ def issue(path: Path, identifier: str, *, public: bool = False, new_key: bool = 
     """Return the signed receipt of a finished request.
 
     The public form does not reveal whether anything was recomputed: it omits the steps, the exact times, the digest of
-    the previous state and the number of events. ``new_key``: replace a lost signing key.
+    the previous state and the number of events. While another request is unfinished, the receipt holds no proofs: the
+    data are about to change. ``new_key``: replace a lost signing key.
     """
-    with run_directory.reading(path) as run:
+    with run_directory.reading(path, unfinished=True) as run:
         statement, known = _statement(run, identifier, public), run.record.receipt_key
         tainted = run.record.book.tainted
         key = known_key(path, known) if known is not None and not new_key else None

@@ -70,7 +70,8 @@ class Ending:
 
 def build_statement(run: OpenRun, ending: Ending, *, public: bool) -> Statement:
     """Return the statement that the run issues for this request now."""
-    digest = run.record.book.state_digest_of(ending.receipt.id) if ending.is_erasure else None
+    stands = ending.is_erasure and not run.record.batches.are_unfinished
+    digest = run.record.book.state_digest_of(ending.receipt.id) if stands else None
     predicate: dict[str, Any] = {
         "request": _request(run, ending.receipt, public),
         "chain": _place(run, ending, public),
