@@ -22,7 +22,8 @@ SAMPLES, FEATURES = 3, 2
 
 
 def trained(path: Path, clients: int) -> Run:
-    owners, ids = np.repeat(np.arange(clients), SAMPLES), np.tile(np.arange(SAMPLES), clients)
+    owners = [client for client in range(clients) for _ in range(SAMPLES)]
+    ids = list(range(SAMPLES)) * clients
     x = np.linspace(0, 1, clients * SAMPLES * FEATURES, dtype=np.float32).reshape(-1, FEATURES)
     data = from_arrays(x, np.arange(clients * SAMPLES) % 2, clients=owners, ids=ids)
     plan = Plan(2, 1, 2, 2, LocalOptimizer(lr=0.1))

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,7 +15,6 @@ from fedforget.cli.app import app
 from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
-from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
@@ -23,6 +22,9 @@ from fedforget.disk.files import require_place, write_durably
 from fedforget.errors import InvalidInput
 from fedforget.requests.lifecycle import Basis, Receipt, basis_of
 from fedforget.store.plan_file import PlanFile
+
+if TYPE_CHECKING:
+    from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 
 client = typer.Typer(help="One client of a deployment, on its own machine.", no_args_is_help=True)
 app.add_typer(client, name="client")
@@ -55,6 +57,8 @@ def init(
     """Create the state directory of a client: its seed, its keys, and the ids of its samples."""
     who = canonical_id(client)
     samples, noted = source.chosen(who)
+    from fedforget.client_side.client_state import ClientState  # noqa: PLC0415 (no other command needs it)
+
     state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
     facts = _facts(state.status()) | {"enrolment": place}
@@ -70,9 +74,15 @@ def enrolment(
     output: Output,
 ) -> None:
     """Write the enrolment file again: id, commitment, root and public key, nothing secret."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     facts = {"client": state.client, "enrolment": _write_enrolment(state, out)}
     output.emit(facts, lambda: pairs(facts))
+
+
+def _state_in(directory: Path) -> ClientState:
+    from fedforget.client_side.client_state import ClientState  # noqa: PLC0415 (no other command needs it)
+
+    return ClientState(directory)
 
 
 def _write_enrolment(state: ClientState, out: Path | None) -> str | None:
@@ -91,7 +101,7 @@ def _facts(status: ClientStatus) -> dict[str, Any]:
 @grouped
 def status(state_dir: StateDir, *, output: Output) -> None:
     """Show the status of a client. The counts are never sent to the server."""
-    found = ClientState(state_dir).status()
+    found = _state_in(state_dir).status()
     facts, waiting = _facts(found), found.open_requests
 
     def text() -> str:
@@ -114,9 +124,7 @@ def forget_samples(
 ) -> None:
     """Forget samples of this client. The server learns the first changed round, and never which samples."""
     _show(
-        ClientState(state_dir).forget(
-            sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key
-        ),
+        _state_in(state_dir).forget(sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key),
         output,
     )
 
@@ -132,7 +140,7 @@ def leave(
     output: Output,
 ) -> None:
     """Forget the whole client."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     _show(state.leave(basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key), output)
 
 
@@ -151,7 +159,7 @@ def sync(
     output: Output,
 ) -> None:
     """Compare the dataset with the recorded samples: forget missing and changed ones, add changed and new ones."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     samples = source.again(state.client, Identity.read(state.path).dataset, state.path)
     done = state.sync(
         samples, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key,
@@ -187,7 +195,7 @@ def receipt(
     output: Output,
 ) -> None:
     """Print the signed receipt of a request of this client, or list its requests."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     if opening is not None:
         place = require_place(opening, outside=state.path)
         write_durably(place, state.opening().encode(), mode=0o600)
