@@ -16,7 +16,6 @@ from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
 from fedforget.client_side.identity import Identity
-from fedforget.client_side.opening import OwnOpening
 from fedforget.disk.door import read_named
 from fedforget.disk.files import require_place, write_durably
 from fedforget.errors import InvalidInput
@@ -226,6 +225,8 @@ def audit(
     output: Output,
 ) -> None:
     """Check with an opening when a sample was first used: derive the client's draws of its rounds again."""
+    from fedforget.client_side.opening import OwnOpening  # noqa: PLC0415 (no other command needs it)
+
     found, who = OwnOpening.parsed(_read(opening)), canonical_id(sample)
     try:
         erased = {} if content is None else {who: bytes.fromhex(content)}
