@@ -181,12 +181,14 @@ class Batches:
             self._advance(intent, Stage.RECOMPUTED)
 
     def completed(self, intent: Intent, outcome: Outcome) -> None:
-        """Store the resulting digests; the MAC stays after the digest is deleted.
+        """Record that everything is learned again, and the resulting digests; a MAC stays after its digest is deleted.
 
         One draw-informed request lowers the whole batch to `path`.
         """
         model_mac = self._pseudonyms.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
+            if self.stage(intent) == Stage.REMOVED:
+                self._advance(intent, Stage.RECOMPUTED)
             self.database.run(
                 "UPDATE batches SET model_round = ?, model_of = ?, model_mac = ? WHERE batch_id = ?",
                 (outcome.rounds_done, self._kept_model(intent.batch_id, outcome), model_mac, intent.batch_id),
