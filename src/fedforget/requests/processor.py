@@ -167,12 +167,10 @@ class Processor:
         """Complete every batch with its receipt, and purge erased data."""
         if not intents:
             return
-        for intent in self._at_stage(Stage.REMOVED):
-            self.batches.recomputed(intent)
-        recomputed = self._at_stage(Stage.RECOMPUTED)
-        if recomputed:
+        learned = self._at_stage(Stage.REMOVED, Stage.RECOMPUTED)
+        if learned:
             outcome = self.work.outcome()
-            for intent in recomputed:
+            for intent in learned:
                 self.batches.completed(intent, outcome)
 
         def purged() -> None:
@@ -320,4 +318,4 @@ class _BatchJournal:
             processor.work.begin_rounds()
 
     def recomputed(self, decision: Decision) -> None:
-        self.processor.batches.recomputed(Intent(self.ids, decision))
+        """Record nothing now: ``finish`` records it together with the receipts."""
