@@ -310,8 +310,8 @@ def verify_series(statements, links=None):  # [8]
             if last["head"] != place[1]:
                 raise Refused("a receipt continues another one than the archive has: the record was rewritten")
             continue
-        steps = known.get((newer["run"], place[0], newer["sequence"]), [])
-        if follow(place[0], unhex(place[1]), newer["sequence"], steps) != unhex(newer["head"]):
+        steps = known.get((newer["run"], place[0], last["sequence"]), [])
+        if follow(place[0], unhex(place[1]), last["sequence"], steps) != unhex(last["head"]):
             raise Refused("a link does not lead from one receipt to the next")
 
 

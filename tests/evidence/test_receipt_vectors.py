@@ -238,6 +238,18 @@ def test_gap_is_shown_until_a_link_closes_it(tmp_path: Path) -> None:
     assert series(tmp_path, names, LINKS) == ([], 0)
 
 
+@pytest.mark.parametrize("name", [each["name"] for each in VECTORS["refused series"]])
+def test_series_of_a_rewritten_record_is_refused_by_both(tmp_path: Path, name: str) -> None:
+    """Its last event covers both histories; its ``previous`` is of the new one."""
+    vector = next(each for each in VECTORS["refused series"] if each["name"] == name)
+    (tmp_path / "key.pem").write_bytes(public_pem(KEY.public_key()))
+    files = [written(tmp_path, f"{place}.json", each) for place, each in enumerate(vector["receipts"])]
+    links = written(tmp_path, "links.json", vector["links"])
+    assert len(check_series(files, [tmp_path / "key.pem"], [links]).problems) == 1
+    assert example().main([*map(str, files), "--key", str(tmp_path / "key.pem"), "--links", str(links)]) == 13
+    assert all(by_example(tmp_path, each) == 0 for each in vector["receipts"])
+
+
 def test_altered_link_is_refused_by_both(tmp_path: Path) -> None:
     names = ["r-sample, full", "r-text, full"]
     for path in leaves(LINKS):
