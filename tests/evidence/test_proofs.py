@@ -353,8 +353,8 @@ def test_check_says_what_it_does_not_show(run: Run) -> None:
     (request,) = erase(run, Request(3))
     envelope = run.signed_receipt(request)
     plain = read_receipt(file_of(run, envelope), run.path / PUBLIC_KEY)
-    assert plain.not_shown == [check.OFFLINE, check.UNOPENED, check.OTHER_ID]
-    assert offline(run, envelope, Request(3), request).not_shown == [check.OFFLINE, check.OTHER_ID]
+    assert plain.not_shown == [check.OFFLINE, check.UNOPENED, check.LABELS, check.OTHER_ID]
+    assert offline(run, envelope, Request(3), request).not_shown == [check.OFFLINE, check.LABELS, check.OTHER_ID]
     assert with_run(run, envelope).not_shown == [check.UNOPENED, check.OTHER_ID]
     run.forget_record()
     assert read_receipt(file_of(run, run.signed_receipt(request)), run.path / PUBLIC_KEY).not_shown == [
