@@ -23,6 +23,7 @@ from fedforget.experiments import accuracy, datasets, efficiency, performance, r
 from fedforget.experiments.cells import Cell, Choice
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
+from fedforget.experiments.laws import with_laws
 from fedforget.experiments.life_tables import accuracy_table, performance_tables, streaming_tables
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
@@ -106,7 +107,7 @@ class Part:
             "cells_computed": self.computed,
             "cells_skipped": self.skipped,
             "figures": [str(path) for path in self.figures],
-            "theory": {**asdict(found), "agrees": found.agrees} if found.points else None,
+            "theory": {**asdict(found), "agrees": found.agrees} if found.points or found.untestable else None,
             "tables": [asdict(table) for table in self.tables],
         }
 
@@ -137,9 +138,8 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
     for name in names:
-        used = optimizers_of(files[name].rows)
-        if stale := [cell.name for cell in work[name] if is_stale(cell, used)]:
-            say(f"computed again, because another optimiser was tuned since: {', '.join(stale)}")
+        for why, stale in stale_cells(work[name], files[name].rows).items():
+            say(f"computed again, because {why}: {', '.join(stale)}")
             files[name].drop(stale)
     pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
     say(_forecast(work, pending, choice.scale))
@@ -156,6 +156,15 @@ def reproduce(
 def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
     """Whether a finished cell was computed with another optimiser than the cell's."""
     return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
+
+
+def stale_cells(cells: Sequence[Cell], rows: Sequence[Row]) -> dict[str, list[str]]:
+    """The finished cells that are to be computed again, by reason."""
+    used, names = optimizers_of(rows), {cell.name for cell in cells}
+    tuned = [cell.name for cell in cells if is_stale(cell, used)]
+    lawless = [name for name in with_laws(rows)[1] if name in names and name not in tuned]
+    found = {"another optimiser was tuned since": tuned, "their rows lack the law of their times": lawless}
+    return {why: stale for why, stale in found.items() if stale}
 
 
 def _check_datasets(choice: Choice) -> None:

@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedforget.disk.files import storage_errors, write_durably
-from fedforget.experiments.claims import CLAIMS
+from fedforget.experiments.claims import CLAIMS, family_words
 from fedforget.experiments.coverage import coverage_table
 from fedforget.experiments.report import settings_table, shown
 from fedforget.experiments.reproduce import Part
 from fedforget.experiments.rows import PAPER, Row, of_largest_scale
-from fedforget.experiments.tables import Table, family_of, seeds_table, verdict_words
+from fedforget.experiments.tables import Table, family_of, power_table, seeds_table, verdict_words
 
 _HEAD = """# Results
 
@@ -34,6 +34,19 @@ authors published with their code (`Happy2Git/FATS_supplement`), exact to about 
 not among them. `--published FILE` or `FEDFORGET_PUBLISHED` takes another file: a CSV with the columns `figure`, `line`,
 `x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`.
 """
+
+
+_RULES = (
+    "Comparisons are paired by seed. A claim holds or does not hold where the 95 % interval of the difference lies on "
+    "one side of its bound, and is not decided where it holds the bound or there is one run. A run that does not "
+    "recover within its horizon counts with the rounds it was watched for, which bounds the difference on one side: it "
+    "can then be decided in that direction only. Exact expectations decide what has them: by theory."
+)
+_BOUND = (
+    "The adjusted bound of a mean is the number of means that are tested times a bound (Bernstein's, with the exact "
+    "variance) on the probability of a mean at least this far from its expectation: one below the false-alarm rate is "
+    "a disagreement, and 1 says that not even the most unusual mean is unusual for so many."
+)
 
 
 def write_results(out: Path, page: Path, parts: Mapping[str, Part]) -> None:
@@ -67,16 +80,17 @@ def _claims(results: Mapping[str, Sequence[Row]]) -> str:
     results = {name: [row for row in rows if row["scale"] == PAPER] for name, rows in results.items()}
     lines = ["\n## Claim by claim\n", "| section | the paper's claim, in our words | our figure | verdict |",
              "|---|---|---|---|"]  # fmt: skip
-    for claim in CLAIMS:
-        figure, verdict = claim.found(results)
-        lines.append(f"| {claim.section} | {claim.says} | {figure} | {verdict} |")
-    return "\n".join(lines) + "\n"
+    found = {claim: claim.found(results) for claim in CLAIMS}
+    lines += [f"| {c.section} | {c.says} | {each.figure} | {each.verdict} |" for c, each in found.items()]
+    return "\n".join([*lines, "", _RULES, "", family_words(found), ""])
 
 
 def _family(results: Mapping[str, Sequence[Row]]) -> str:
     """Every measured time with an exact law, of all experiments together: one family, one false-alarm rate."""
     rows = [row for each in results.values() for row in of_largest_scale(each)]
-    return f"\n## Measured times against theory\n\nAll experiments together: {verdict_words(family_of(rows))}\n"
+    largest = {name: of_largest_scale(each) for name, each in results.items()}
+    words = verdict_words(family_of(rows))
+    return f"\n## Measured times against theory\n\n{words}\n\n{_BOUND}\n{_table(power_table(largest))}"
 
 
 def _table(table: Table) -> str:

@@ -107,6 +107,11 @@ def optimizers_of(rows: Iterable[Row]) -> dict[str, str | None]:
     return {row["cell"]: row["optimizer"] for row in rows}
 
 
+def real(results: Mapping[str, Sequence[Row]], name: str) -> list[Row]:
+    """The rows of an experiment on real data: digits decide nothing."""
+    return [row for row in results.get(name, ()) if row["dataset"] != "digits"]
+
+
 def of_largest_scale(rows: Sequence[Row]) -> list[Row]:
     """Of each dataset the rows of its largest scale: means never mix scales."""
     largest: dict[str, int] = {}
