@@ -9,7 +9,7 @@ import numpy as np
 
 from fedforget.experiments.differences import Difference
 from fedforget.experiments.drawing import NAMES, by
-from fedforget.experiments.life_tables import recovery_words
+from fedforget.experiments.life_tables import is_at_the_horizon, recovery_words
 from fedforget.experiments.pairs import GOAL, by_dataset
 from fedforget.experiments.rows import Row, real
 from fedforget.experiments.verdicts import (
@@ -123,7 +123,7 @@ def ends_higher(experiment: str) -> Judge:
 
     def judge(results: Results) -> Found | None:
         ends = [row for row in real(results, experiment) if row["kind"] == "end"]
-        usable = ends if experiment == "streaming" else [row for row in ends if row["round"] == row["R"]]
+        usable = [row for row in ends if is_at_the_horizon(row)]
         cases = []
         for (dataset, level), group in by(usable, "dataset", "level").items():
             if pairs := _pairs({(row["method"], row["seed"]): row["accuracy_full"] for row in group}):
