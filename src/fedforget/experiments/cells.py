@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedforget.experiments.rows import SMALL, SMOKE, Row
@@ -24,6 +24,8 @@ class Choice:
     workforce: Workforce = _INLINE
     heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
     check_data: bool = True  # refuse datasets that are not here
+    accept_data: bool = False  # take data that are not the published ones
+    checksums: Mapping[str, str] = field(default_factory=dict)  # of the data that were found at the start, by name
 
     def seeds(self, experiment: str, dataset: str) -> range:
         """One per run. Halved by ``small``; ``smoke`` takes one."""
@@ -45,3 +47,4 @@ class Cell:
     seed: int | None = None
     disk: int = 0  # bytes of states that it keeps in temporary files at once, at most
     optimizer: str | None = None  # the optimiser of its training; rows of another one are computed again
+    data: str | None = None  # the dataset whose files it reads

@@ -20,6 +20,7 @@ from fedforget.experiments.problems import (
     build_problem,
     bytes_of_rounds,
     choose_requests,
+    data_of,
     datasets_of,
     halved,
     leaving_clients,
@@ -132,7 +133,7 @@ def comparison_cells(
                 work = Comparison(experiment, training, arrivals, method, seed, choice)
                 cell = f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}"
                 used = described(training.plan.local)
-                yield Cell(cell, work.seconds, work.rows, seed, work.disk, used)
+                yield Cell(cell, work.seconds, work.rows, seed, work.disk, used, data_of(dataset))
 
 
 def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) -> Row:

@@ -21,6 +21,7 @@ from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
 from fedforget.experiments import accuracy, datasets, efficiency, performance, requests, streaming, tradeoff
 from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.data_used import checksums_of, require_one_kind
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
 from fedforget.experiments.laws import with_laws
@@ -127,6 +128,8 @@ def reproduce(
             raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
     _check_datasets(choice)
     work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}  # refuses what cannot be done
+    choice = _with_checksums(work, choice, out, say)
+    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}
     if not any(work.values()):
         raise InvalidInput(
             f"{' and '.join(names)} has nothing to compute for {', '.join(choice.datasets)}",
@@ -138,16 +141,14 @@ def reproduce(
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
     for name in names:
-        for why, stale in stale_cells(work[name], files[name].rows).items():
-            say(f"computed again, because {why}: {', '.join(stale)}")
-            files[name].drop(stale)
+        _drop_stale(files[name], work[name], say)
     pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
     say(_forecast(work, pending, choice.scale))
     parts = {}
     for name in names:
         if pending[name]:
             write_settings(out, name, choice)  # first, so that a killed command leaves them too
-        _compute(files[name], pending[name], name, progress)
+        _compute(files[name], pending[name], name, progress, choice)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
     _report(out, parts)
     return parts
@@ -156,6 +157,28 @@ def reproduce(
 def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
     """Whether a finished cell was computed with another optimiser than the cell's."""
     return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
+
+
+def _with_checksums(
+    work: Mapping[str, Sequence[Cell]], choice: Choice, out: Path, say: Callable[[str], None]
+) -> Choice:
+    """Note the checksums of the data to be read. Refuses data that are not the published ones, or not those of ``out``.
+
+    Table 2 shows the datasets that are here; the others need theirs.
+    """
+    needed = {cell.data for cells in work.values() for cell in cells if cell.data is not None}
+    shown = {preset.data for preset in PRESETS.values() if choice.wants(preset.name) and datasets.NAME in work}
+    noted = replace(choice, checksums=checksums_of(needed, shown, choice, say))
+    for path in (out / f"{name}.csv" for name in work):
+        if path.exists():
+            require_one_kind(read_rows(path), noted, path)
+    return noted
+
+
+def _drop_stale(file: ResultsFile, cells: Sequence[Cell], say: Callable[[str], None]) -> None:
+    for why, stale in stale_cells(cells, file.rows).items():
+        say(f"computed again, because {why}: {', '.join(stale)}")
+        file.drop(stale)
 
 
 def stale_cells(cells: Sequence[Cell], rows: Sequence[Row]) -> dict[str, list[str]]:
@@ -193,10 +216,11 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} hours"  # noqa: PLR2004
 
 
-def _compute(file: ResultsFile, pending: Sequence[Cell], name: str, progress: Progress) -> None:
+def _compute(file: ResultsFile, pending: Sequence[Cell], name: str, progress: Progress, choice: Choice) -> None:
     with progress(name, len(pending)) as advance:
         for number, cell in enumerate(pending, start=1):
-            file.append(cell.name, cell.compute())
+            noted = {} if cell.data is None else {"data": choice.checksums.get(cell.data)}
+            file.append(cell.name, [{**row, **noted} for row in cell.compute()])
             advance(number)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedforget.disk.files import storage_errors, write_durably
 from fedforget.experiments.claims import CLAIMS, family_words
 from fedforget.experiments.coverage import coverage_table
+from fedforget.experiments.data_used import is_of_published_data
 from fedforget.experiments.report import settings_table, shown
 from fedforget.experiments.reproduce import Part
 from fedforget.experiments.rows import PAPER, Row, of_largest_scale
@@ -76,8 +77,9 @@ def _shown(path: Path) -> str:
 
 
 def _claims(results: Mapping[str, Sequence[Row]]) -> str:
-    """Judged from rows of the paper's scale only."""
-    results = {name: [row for row in rows if row["scale"] == PAPER] for name, rows in results.items()}
+    """Judged from rows of the paper's scale and of the published data only."""
+    results = {name: [row for row in rows if row["scale"] == PAPER and is_of_published_data(row)]
+               for name, rows in results.items()}  # fmt: skip
     lines = ["\n## Claim by claim\n", "| section | the paper's claim, in our words | our figure | verdict |",
              "|---|---|---|---|"]  # fmt: skip
     found = {claim: claim.found(results) for claim in CLAIMS}

@@ -24,12 +24,12 @@ CSV_COLUMNS = (
 )  # fmt: skip
 MORE_COLUMNS = (
     "experiment", "cell", "cell_rows", "kind", "group", "count", "variance", "largest", "steps_from_first_use",
-    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer",
+    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer", "data",
 )  # fmt: skip
 COLUMNS = (*CSV_COLUMNS, *MORE_COLUMNS)
 _OLDEST = COLUMNS.index("seconds") + 1  # columns of the first version; later ones are added at the end
 _TEXT = {"dataset", "scale", "method", "level", "model_digest", "experiment", "cell", "kind", "group",
-         "retrained_digest", "optimizer"}  # fmt: skip
+         "retrained_digest", "optimizer", "data"}  # fmt: skip
 
 
 class ResultsFile:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from fedforget.experiments.data_used import is_of_published_data
 from fedforget.experiments.drawing import by, pooled_mean
 from fedforget.experiments.family import FALSE_ALARM, Point, Verdict, judge, pooled, power, testable
 from fedforget.experiments.laws import with_laws
@@ -87,8 +88,11 @@ def seeds_table(results: Mapping[str, Sequence[Row]]) -> Table:
     for name, rows in results.items():
         for (dataset, scale), group in by(rows, "dataset", "scale").items():
             seeds = sorted({row["seed"] for row in group if row["seed"] is not None})
-            lines.append((name, dataset, scale, len(seeds), ", ".join(map(str, seeds)) or "-"))
-    return Table("Seeds", ("experiment", "dataset", "scale", "runs", "seeds"), lines)
+            others = sorted({row["data"] for row in group if not is_of_published_data(row)})
+            if seeds:
+                data = f"others: {', '.join(others)}" if others else "published"
+                lines.append((name, dataset, scale, data, len(seeds), ", ".join(map(str, seeds))))
+    return Table("Seeds", ("experiment", "dataset", "scale", "data", "runs", "seeds"), lines)
 
 
 def datasets_table(rows: Sequence[Row]) -> list[Table]:
