@@ -26,7 +26,10 @@ from fedforget.experiments.claims_of_tradeoff import (
     rho_s_matters_more,
     time_falls_with_rho_s,
 )
+from fedforget.experiments.data_used import is_of_published_data
 from fedforget.experiments.differences import ERROR_RATE, decided_together
+from fedforget.experiments.rows import PAPER
+from fedforget.experiments.tables import Table
 from fedforget.experiments.tradeoff import BATCH, SLOTS
 from fedforget.experiments.verdicts import CONDITION, HOLDS, UNKNOWN, Comparison, Found, Results
 
@@ -46,6 +49,24 @@ class Claim:
 def _later(_: Results) -> Found | None:
     """FR² and membership inference are not built yet."""
     return None
+
+
+_RULES = (
+    "Comparisons are paired by seed. A claim holds or does not hold where the 95 % interval of the difference lies on "
+    "one side of its bound, and is not decided where it holds the bound or there is one run. A run that does not "
+    "recover within its horizon counts with the rounds it was watched for, which bounds the difference on one side: it "
+    "can then be decided in that direction only. Exact expectations decide what has them: by theory."
+)
+
+
+def claims_table(results: Results) -> Table:
+    """Every claim, judged from rows of the paper's scale and of the published data only."""
+    results = {name: [row for row in rows if row["scale"] == PAPER and is_of_published_data(row)]
+               for name, rows in results.items()}  # fmt: skip
+    found = {claim: claim.found(results) for claim in CLAIMS}
+    lines = [(claim.section, claim.says, each.figure, each.verdict) for claim, each in found.items()]
+    header = ("section", "the paper's claim, in our words", "our figure", "verdict")
+    return Table("Claim by claim", header, lines, f"{_RULES} {family_words(found)}")
 
 
 def family_words(found: dict[Claim, Found]) -> str:

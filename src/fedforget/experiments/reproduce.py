@@ -21,6 +21,7 @@ from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
 from fedforget.experiments import accuracy, datasets, efficiency, performance, requests, streaming, tradeoff
 from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.claims import claims_table
 from fedforget.experiments.data_used import checksums_of, require_one_kind
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
@@ -35,11 +36,13 @@ from fedforget.experiments.tables import (
     datasets_table,
     efficiency_table,
     family_of,
+    power_table,
     requests_table,
     seeds_table,
     tradeoff_table,
 )
 
+_FEW = 2  # datasets that a title names
 Draw = Callable[[Sequence[Row], Path, Published], list[Path]]
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
@@ -239,9 +242,13 @@ def _finish(
 
 
 def _with_scale(table: Table, rows: Sequence[Row]) -> Table:
-    """Say which datasets were run at a smaller scale than the paper's."""
-    smaller = sorted({f"{row['dataset']} at {row['scale']} scale" for row in rows if row["scale"] != PAPER})
-    return replace(table, title=f"{table.title} ({', '.join(smaller)})") if smaller else table
+    """Say which datasets were run at a smaller scale than the paper's; how many, if they are more than a few."""
+    smaller = sorted({(row["dataset"], row["scale"]) for row in rows if row["scale"] != PAPER})
+    words = [f"{dataset} at {scale} scale" for dataset, scale in smaller]
+    if len(smaller) > _FEW:
+        counts = {scale: sum(scale == each for _, each in smaller) for _, scale in smaller}
+        words = [f"{count} datasets at {scale} scale" for scale, count in counts.items()]
+    return replace(table, title=f"{table.title} ({', '.join(words)})") if smaller else table
 
 
 def redraw(out: Path, published: Published) -> dict[str, Part]:
@@ -258,7 +265,12 @@ def redraw(out: Path, published: Published) -> dict[str, Part]:
 
 def _report(out: Path, parts: Mapping[str, Part]) -> None:
     sections = [(part.experiment.name, part.experiment.what, part.tables, part.figures) for part in parts.values()]
-    write_report(out, sections, seeds_table({name: part.rows for name, part in parts.items()}))
+    results = {name: part.rows for name, part in parts.items()}
+    for name in EXPERIMENTS:  # a claim may rest on what an earlier command computed
+        if name not in results and (out / f"{name}.csv").exists():
+            results[name] = read_rows(out / f"{name}.csv")
+    largest = {name: of_largest_scale(rows) for name, rows in results.items()}
+    write_report(out, [claims_table(results), power_table(largest)], sections, seeds_table(results))
 
 
 def write_settings(out: Path, name: str, choice: Choice) -> None:
