@@ -15,6 +15,7 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
 from fedforget.cli.planning import rho_warnings
+from fedforget.cli.room import room_for
 from fedforget.cli.sessions import session_on, traffic_of
 from fedforget.data.check import doubt_about
 from fedforget.errors import InvalidInput, quoted
@@ -119,6 +120,7 @@ def _started(
         model=options.model,
         weights=None if options.weights is None else Path(options.weights),
         enrolments=read_enrolments(enrolled),
+        require_room=room_for(out, until_round),
     )
 
 
