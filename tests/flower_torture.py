@@ -51,13 +51,11 @@ def keep(name: str, **facts: Any) -> None:
 
 def section() -> str:
     found = results()
-    lived = [(name, found[name]) for name in (*faults.FAULTS, APP) if name in found]
-    rows = [
-        f"| {name} | {'yes' if each['equal'] else 'NO'} | {each['seconds']:.0f} | {each['day']} |"
-        for name, each in lived
-    ]
+    names = (*faults.FAULTS, APP)
+    rows = [_row(name, found.get(name)) for name in names]
+    passed = sum(bool(found.get(name, {}).get("equal")) for name in names)
     table = "\n".join(["| fault | the state is equal | seconds | day |", "|---|---|---:|---|", *rows])
-    parts = [HEADING, TEXT, table]
+    parts = [HEADING, TEXT, table, f"{passed} of {len(names)} faults have run and passed."]
     if SEARCH in found:
         parts += ["### What Flower keeps", SEARCHED, what_is_left.table(found[SEARCH])]
     if SIMULATED in found:
@@ -68,6 +66,12 @@ def section() -> str:
             f"{one['bytes']:,} bytes)."
         )
     return "\n\n".join(parts)
+
+
+def _row(name: str, result: dict[str, Any] | None) -> str:
+    if result is None:
+        return f"| {name} | has not run yet | | |"
+    return f"| {name} | {'yes' if result['equal'] else 'NO'} | {result['seconds']:.0f} | {result['day']} |"
 
 
 def write_page() -> None:

@@ -45,9 +45,8 @@ def main() -> None:
         for line in tally.read_text(encoding="utf-8").splitlines():
             what, count = json.loads(line)
             counts[what] += count
-    _, heading, rest = PAGE.read_text(encoding="utf-8").partition(
-        "## Mutants made by a tool"
-    )  # `make mutation` writes it
+    kept_from = "## Deployments on Flower"  # `make flower-torture` and `make mutation` write what follows
+    _, heading, rest = PAGE.read_text(encoding="utf-8").partition(kept_from)
     kept = f"\n{heading}{rest}" if heading else ""
     PAGE.write_text(page(counts, (time.monotonic() - began) / 60) + kept, encoding="utf-8")
     sys.stdout.write(f"wrote {PAGE.relative_to(ROOT)}\n")
