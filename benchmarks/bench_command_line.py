@@ -1,12 +1,14 @@
 """The command line, from the start of a process to its end, or to the first round that it commits.
 
 `fedforget forget` on the digits asks for samples that no draw held. What is recomputed begins with torch; the time to
-the first round ends when its model lies in the run directory, looked up every two milliseconds.
+the first round ends when its model lies in the run directory, looked up every two milliseconds. Compiled modules are
+written also where PYTHONDONTWRITEBYTECODE is set: without them every command compiles all of FedForget.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 import time
@@ -20,6 +22,7 @@ DIGITS = ("--clients", "20", "--rounds", "5", "--clients-per-round", "2", "--loc
 HEAVY = ("torch", "sklearn", "scipy")
 STEPS = 2  # of a round
 PATIENCE = 120.0
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 
 
 def command(*arguments: str) -> list[str]:
@@ -28,7 +31,7 @@ def command(*arguments: str) -> list[str]:
 
 def to_the_end(*arguments: str) -> float:
     start = time.perf_counter()
-    subprocess.run(command(*arguments), check=True, capture_output=True)
+    subprocess.run(command(*arguments), check=True, capture_output=True, env=ENVIRONMENT)
     return time.perf_counter() - start
 
 
@@ -36,7 +39,8 @@ def to_a_new_model(run: Path, *arguments: str) -> float:
     """Seconds until a model is there that wasn't there before, apart from the initial one."""
     before, wanted = models(run), 1 if run.exists() else 2
     start = time.perf_counter()
-    with subprocess.Popen(command(*arguments), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+    quiet = subprocess.DEVNULL
+    with subprocess.Popen(command(*arguments), stdout=quiet, stderr=quiet, env=ENVIRONMENT) as process:
         while len(models(run) - before) < wanted:
             if process.poll() not in {None, 0} or time.perf_counter() - start > PATIENCE:
                 raise SystemExit(f"no new model came of: {' '.join(arguments)}")
@@ -68,7 +72,11 @@ def chosen_samples(path: Path, *, used: bool) -> list[tuple[str, str]]:
 def imported(*arguments: str) -> list[str]:
     """Which heavy libraries a command imports."""
     done = subprocess.run(
-        [sys.executable, "-X", "importtime", *command(*arguments)[1:]], check=True, capture_output=True, text=True
+        [sys.executable, "-X", "importtime", *command(*arguments)[1:]],
+        check=True,
+        capture_output=True,
+        text=True,
+        env=ENVIRONMENT,
     )
     names = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
     return [name for name in HEAVY if name in names]

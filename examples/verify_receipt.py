@@ -1,9 +1,9 @@
-"""Verify FedForget's receipts without FedForget: docs/receipt-format.md in Python, whose sections stand in brackets.
+"""Verify a receipt of FedForget without FedForget: docs/receipt-format.md in Python, whose sections stand in brackets.
 
     python verify_receipt.py RECEIPT --key PUB [--opening FILE]     signature, shape, absence, presence
-    python verify_receipt.py RECEIPT RECEIPT … --key PUB [--links FILE]     and that they lie in one chain of events
 
 It needs no run, and imports only `cryptography` and the standard library. It exits with 13 if anything is refused.
+`verify_series.py` beside it shows that several receipts lie in one chain of events.
 """
 
 import argparse
@@ -251,27 +251,6 @@ def block(identifier):
     return b"\1" + hashlib.blake2b(text.encode(), digest_size=15, person=b"fedforget/id/1").digest()
 
 
-def shortcut(sequence):  # [8]
-    rest = part = sequence
-    while rest:
-        part = (1 << (rest + 1).bit_length() - 1) - 1
-        rest -= part
-    return sequence - part
-
-
-def follow(older, found, newer, steps):
-    way = []
-    while newer > older:
-        way.append((newer, shortcut(newer) >= older))
-        newer = shortcut(newer) if way[-1][1] else newer - 1
-    if len(way) != len(steps):
-        raise Refused("a link has another number of steps than its way")
-    for (each, short), (digest, beside) in zip(reversed(way), steps, strict=True):
-        covered = (unhex(beside), found) if short else (found, unhex(beside))
-        found = hashed(b"fedforget/link/1", each.to_bytes(8, "big"), *covered, unhex(digest))
-    return found
-
-
 def verify(data, key, opening=None):
     """Return the statement of a receipt whose signature, shape, proofs and opening are sound; else raise."""
     statement = unsealed(strict(data), key)
@@ -288,62 +267,21 @@ def verify(data, key, opening=None):
     return statement
 
 
-def verify_series(statements, links=None):  # [8]
-    """Raise unless each of these full receipts continues the one before it."""
-    chains = [each["predicate"]["chain"] for each in statements if each["predicate"]["form"] == "full"]
-    chains.sort(key=lambda chain: chain["sequence"])
-    known = read_links(links)
-    if len(chains) < len(statements) or len({unhex(chain["run"]) for chain in chains}) > 1:
-        raise Refused("a receipt is public, or of another run")
-    for chain in chains:
-        last = chain["previous"]
-        way = last and (last["sequence"], unhex(last["head"]), chain["sequence"], last["steps"])
-        if last and follow(*way) != unhex(chain["head"]):
-            raise Refused("a receipt does not prove that it continues the one before it")
-    for older, newer in pairwise(chains):
-        place, last = (older["sequence"], older["head"]), newer["previous"] or {"sequence": 0}
-        if place[0] == newer["sequence"] and place[1] == newer["head"]:
-            continue
-        if place[0] >= newer["sequence"] or last["sequence"] < place[0]:
-            raise Refused("two receipts contradict each other: the record was rewritten")
-        if last["sequence"] == place[0]:
-            if last["head"] != place[1]:
-                raise Refused("a receipt continues another one than the archive has: the record was rewritten")
-            continue
-        steps = known.get((newer["run"], place[0], newer["sequence"]), [])
-        if follow(place[0], unhex(place[1]), newer["sequence"], steps) != unhex(newer["head"]):
-            raise Refused("a link does not lead from one receipt to the next")
-
-
-def read_links(data):
-    link = {"older": int, "newer": int, "steps": [pair]}
-    if data is None:
-        return {}
-    raw = strict(data)
-    if not fits(raw, {"format": "urn:fedforget:links:1", "run": str, "links": [link]}):
-        raise Refused("not a file of links")
-    return {(raw["run"], each["older"], each["newer"]): each["steps"] for each in raw["links"]}
-
-
 def main(arguments=None):
-    parser = argparse.ArgumentParser(description="Verify receipts of FedForget, offline.")
-    parser.add_argument("receipts", nargs="+", type=Path)
+    parser = argparse.ArgumentParser(description="Verify a receipt of FedForget, offline.")
+    parser.add_argument("receipt", type=Path)
     parser.add_argument("--key", required=True, type=Path)
     parser.add_argument("--opening", type=Path)
-    parser.add_argument("--links", type=Path)
     given = parser.parse_args(arguments)
     try:
-        key, opening = read_key(given.key.read_bytes()), given.opening and given.opening.read_bytes()
-        statements = [verify(file.read_bytes(), key, opening) for file in given.receipts]
-        if len(statements) > 1:
-            verify_series(statements, given.links and given.links.read_bytes())
+        opening = given.opening and given.opening.read_bytes()
+        statement = verify(given.receipt.read_bytes(), read_key(given.key.read_bytes()), opening)
     except (ValueError, TypeError, RecursionError, UnsupportedAlgorithm) as error:
         print(f"refused: {error}", file=sys.stderr)
         return 13
-    for statement in statements:
-        predicate = statement["predicate"]
-        proven = [name for name in ("absence", "presence") if predicate.get(name)]
-        print(predicate["request"]["id"], predicate["request"]["state"], "signature", *proven)
+    predicate = statement["predicate"]
+    proven = [name for name in ("absence", "presence") if predicate.get(name)]
+    print(predicate["request"]["id"], predicate["request"]["state"], "signature", *proven)
     return 0
 
 

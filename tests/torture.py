@@ -27,7 +27,7 @@ FILES = (
     "tests/cli/test_kill.py", "tests/requests", "tests/evidence/test_receipts.py", "tests/store/test_power_cut.py",
     "tests/store/test_crash_check.py", "tests/cli/test_kill_in_receipts.py", "tests/cli/test_damage.py",
     "tests/store/test_seals.py", "tests/cli/test_interruptions.py", "tests/cli/test_resources.py",
-    "tests/store/test_hostile.py",
+    "tests/store/test_hostile.py", "tests/store/test_hostile_client.py",
 )  # fmt: skip
 ONE_BY_ONE = ("--dist", "load", "--maxschedchunk", "1")  # the longest come first; a free worker takes the next
 PYTEST = ("-n", "logical", "--maxprocesses", "8", *ONE_BY_ONE, "-m", "slow or not slow")

@@ -51,11 +51,13 @@ def start_run(
     model: str | None = None,
     weights: Path | None = None,
     enrolments: Sequence[EnrolledClient] = (),
+    require_room: Callable[[Plan, Sequence[int], int], None] | None = None,
 ) -> bool:
     """Create a run on a built-in dataset, and return True; or find that it exists with the same plan.
 
     ``model``: one of those that fit the data, by name. ``weights``: a file to begin from. ``enrolments``: clients on
     other machines, which hold the data themselves; the dataset then is only the server's test set.
+    ``require_room``: refuses a plan, sizes and a model's bytes that do not fit, before anything is written.
     """
     from fedforget.session.starting import (  # noqa: PLC0415 (torch)
         create_remote_run,
@@ -72,9 +74,13 @@ def start_run(
         partition_seed = source.partition()
     federation = chosen(choice, partition_seed)
     owners = federation.owners()
-    plan = make_plan([len(own) for own in owners.values()])
+    sizes = [len(own) for own in owners.values()]
+    plan = make_plan(sizes)
     built, settings = _initial_model(federation, model, weights, source.initial_model())
     wanted = PlanFile(plan, built.described(settings), federation.settings(), b"", built.structure)
+    if require_room is not None and not exists:
+        parameters = sum(each.numel() for each in built.module.state_dict().values())
+        require_room(plan, sizes, 4 * parameters)
     if exists:
         require_same(path, wanted, source, without)
     elif enrolments:

@@ -34,6 +34,7 @@ The library raises these; only the command line turns them into exit codes.
 
 from __future__ import annotations
 
+_NO_MEMORY = 12  # errno.ENOMEM, the same on every system; this module imports nothing
 _LONGEST_WORD, _LONGEST_MESSAGE = 80, 8000  # characters
 
 
@@ -217,3 +218,12 @@ class RunTooOld(FedForgetError):
 class ClientUnreachable(FedForgetError):
     code = "client-unreachable"
     exit_code = 19
+
+
+def is_lack_of_memory(error: BaseException) -> bool:
+    """Return whether an error of Python, the operating system or torch reports a lack of memory."""
+    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == _NO_MEMORY):
+        return True
+    return isinstance(error, RuntimeError) and any(
+        words in str(error) for words in ("can't allocate memory", "not enough memory", "Cannot allocate memory")
+    )

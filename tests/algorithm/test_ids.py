@@ -217,3 +217,17 @@ def test_position_of_an_id_is_where_it_is(ids: list[Id], few: int, monkeypatch: 
         half = IdSet(ids).ids[::2]
         assert found.without(half) == IdSet([each for each in ids if each not in half])
         assert found.without(["stranger"]) is found
+
+
+@given(st.sets(st.one_of(st.integers(0, 2**63 - 1), st.text(max_size=3)), min_size=1, max_size=30), st.integers(0, 99))
+def test_places_of_many_ids_are_those_of_each(found: set[int | str], turn: int) -> None:
+    ids = IdSet({canonical_id(each) for each in found})
+    wanted = [*ids.ids[turn % len(ids) :], *ids.ids]
+    assert ids.places_of(wanted).tolist() == [ids.place_of(each) for each in wanted]
+    assert not len(ids.places_of([]))
+
+
+@pytest.mark.parametrize("missing", [5, 0, 255, 2**62, "a"])
+def test_place_of_a_missing_id_raises_key_error(missing: int | str) -> None:
+    with pytest.raises(KeyError, match=str(missing)):
+        IdSet([1, 256, 2**40]).places_of([256, missing])

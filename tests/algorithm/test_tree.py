@@ -18,6 +18,7 @@ from fedforget.algorithm.tree import (
     bit_of,
     joined,
     label_of,
+    labeller,
     labels_of,
     leaves_of,
     path_of,
@@ -183,3 +184,8 @@ def test_roots_of_many_clients_are_those_of_each(worlds: list[set[int]]) -> None
     }
     found = roots_of(keys, one_by_one(lambda place: (sets[place], b"".join(digests[place])))(range(len(worlds))))
     assert found == [root_of(leaves_of(key, sets[place], digests[place])) for place, key in enumerate(keys)]
+
+
+def test_labeller_gives_the_labels_of_labels_of() -> None:
+    ids = IdSet([0, 1, 2**62, "ward-7", "äöü"])
+    assert list(map(labeller(bytes(32)), ids)) == labels_of(bytes(32), ids)

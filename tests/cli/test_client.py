@@ -64,6 +64,15 @@ def on(state: Path, command: str, *options: str | Path) -> tuple[str | Path, ...
     return ("client", command, "--state-dir", state, *options)
 
 
+def test_function_is_not_called_if_another_account_may_have_named_it(state: Path) -> None:
+    identity = state / "client.toml"
+    identity.chmod(0o666)
+    error = refused(3, "invalid-input", *on(state, "sync", "--dry-run"))
+    assert "another account" in error["message"]
+    identity.chmod(0o600)
+    assert good_json(*on(state, "sync", "--dry-run"))["vanished"] == []
+
+
 def test_init_writes_the_enrolment(state: Path, place: Path) -> None:
     found = Enrolment.parsed((place / "e.json").read_bytes())
     status = good_json(*on(state, "status"))

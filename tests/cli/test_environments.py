@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import fedforget.training.environment
+from fedforget.training.arithmetic import fingerprint
 from tests.cli.commandline import FUNCTION, call, everything_of, good, good_json, refused, train
 
 
@@ -66,3 +67,26 @@ def test_variables_that_change_the_arithmetic_of_a_real_process_are_noticed(tmp_
     assert result.returncode == 0, result.stderr
     assert "only the structure" not in result.stderr, "a kept round was trained again, and agrees up to rounding"
     assert json.loads(result.stdout)["receipts"][0]["guarantee_covers"] == "draws"
+
+
+@pytest.mark.parametrize("name", ["NPY_ENABLE_CPU_FEATURES", "NPY_DISABLE_CPU_FEATURES"])
+def test_variable_by_which_numpy_selects_its_loops_is_part_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "X86_V3")
+    assert f"{name}=X86_V3" in fingerprint.__wrapped__()["variables"]
+
+
+def test_every_client_loses_samples_at_the_command_line(tmp_path: Path) -> None:
+    """FedForget reads the data itself, so the learner can always be compared."""
+    run, gone = tmp_path / "run", tmp_path / "gone.jsonl"
+    train(run)
+    lines = list[str]()
+    for more in ((), ("--recompute-all",)):
+        for client in ("0", "1", "2", "3", "4", "5"):
+            ids = good_json("clients", run, "--client", client)["ids"]
+            lines += [json.dumps({"client": int(client), "sample": sample}) for sample in ids[:40]]
+        gone.write_text("\n".join(lines))
+        assert "nothing shows" not in good("forget", run, "--batch", gone, *more).err
+    train(tmp_path / "never", "--without", gone)
+    assert good_json("state", run) == good_json("state", tmp_path / "never")

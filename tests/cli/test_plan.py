@@ -108,6 +108,8 @@ def test_clients_of_different_sizes(trained_once: Path) -> None:
     assert told["rho_s"] == told["worst_sample"]["union_bound"]
     text = good("plan", *PLAN).out
     assert f"sample of the smallest client (N = {spread['smallest']})" in text
+    mean = told["batch_size"] * told["clients_per_round"] * told["steps"] / told["samples"]
+    assert f"of the smallest client; {mean:.4g} on average over the samples" in text
 
 
 def test_storage_is_that_of_a_real_run(trained_once: Path, tmp_path: Path) -> None:

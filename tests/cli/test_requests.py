@@ -146,7 +146,7 @@ def test_receipt_is_opened_and_its_series_checked_on_the_command_line(tmp_path: 
         (receipt,) = good_json("forget", run, "--client", client, "--basis", "exogenous")["receipts"]
         good("receipt", "show", run, receipt["id"], "--out", file)
         told = good("receipt", "show", run, receipt["id"], "--opening", client, "--out", opening)
-        assert "can tell from the receipt whom it is about" in told.err
+        assert "which client or sample the receipt is about" in told.err
         told = good_json("receipt", "verify", file, "--key", key, "--opening", opening)
         assert (told["absence_shown"], told["presence_shown"], told["opened"]) == (True, True, True)
         assert "not shown: that the same record" in good("receipt", "verify", file, "--key", key).out

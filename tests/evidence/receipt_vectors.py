@@ -174,6 +174,41 @@ def statements() -> dict[str, tuple[dict[str, Any], str | None]]:
     return found
 
 
+# A series of a rewritten record
+
+
+def refused_series() -> list[dict[str, Any]]:
+    """Receipts and links of a record that was rewritten at event 17, where the first receipt of the archive stands.
+
+    Event 62 covers both histories: event 61 of the new one, and as its shortcut event 31 of the old one.
+    """
+    digests = [*DIGESTS[:17], *(digest("rewritten", number) for number in range(17, 63))]
+    new = HASHES[:17]
+    for number in range(17, 62):
+        new.append(link(number, new[-1], new[shortcut_of(number)], digests[number]))
+    both = link(62, new[61], HASHES[31], digests[62])
+
+    first, second = statement("r-sample", CLIENTS), statement("r-text", CLIENTS)
+    up = [[digests[61].hex(), new[46].hex()], [digests[62].hex(), HASHES[31].hex()]]
+    previous = {"sequence": 60, "head": new[60].hex(), "steps": up}
+    second["predicate"]["chain"] |= {"sequence": 62, "head": both.hex(), "previous": previous}
+
+    def links(newer: int, steps: list[list[str]]) -> dict[str, Any]:
+        made = [{"older": 17, "newer": newer, "steps": steps}]
+        return {"format": "urn:fedforget:links:1", "run": HASHES[1].hex(), "links": made}
+
+    envelopes = [seal(each, KEY) for each in (first, second)]
+    return [
+        {"name": name, "receipts": envelopes, "links": found}
+        for name, found in {
+            "a link to the newer receipt, by the old history": links(
+                62, [*steps(31, 17), [digests[62].hex(), new[61].hex()]]
+            ),
+            "a link to the old history": links(60, steps(60, 17)),
+        }.items()
+    ]
+
+
 # What must be refused, although the key signed it
 
 
@@ -330,8 +365,9 @@ def vectors() -> dict[str, Any]:
         "series": {"receipts": [f"{request}, full" for request in GONE]},
         "links from r-sample to r-text": {
             "format": "urn:fedforget:links:1", "run": HASHES[1].hex(),
-            "links": [{"older": 17, "newer": 60, "steps": steps(60, 17)}],
+            "links": [{"older": 17, "newer": 41, "steps": steps(41, 17)}],
         },
+        "refused series": refused_series(),
     }  # fmt: skip
 
 

@@ -304,7 +304,7 @@ def test_noted_leaves_that_are_in_the_data_are_damage(run: Run) -> None:
     with run_directory.reading(run.path) as found:
         leaf = next(iter(found.clients.books.client_leaves(found.clients.books.part_of(4)).values()))
     note(run, TargetLeaves(leaf, None))
-    with pytest.raises(RunDamaged, match="holds what a request has erased"):
+    with pytest.raises(RunDamaged, match="holds an erased target"):
         run.signed_receipt(request)
 
 
@@ -326,7 +326,7 @@ def test_after_forget_record_only_earlier_openings_open_a_receipt(run: Run) -> N
     archived = file_of(run, run.signed_receipt(request))
     opening = file_of(run, open_target(run.path, request, Request(3, 1)).as_dict(), "opening.json")
     run.forget_record()
-    with pytest.raises(InvalidInput, match="has forgotten what request") as refusal:
+    with pytest.raises(InvalidInput, match="no longer knows the target of request") as refusal:
         open_target(run.path, request, Request(3, 1))
     assert "still opens the archived receipt" in refusal.value.hint
     assert read_receipt(archived, run.path / PUBLIC_KEY, opening).opened
@@ -353,8 +353,8 @@ def test_check_says_what_it_does_not_show(run: Run) -> None:
     (request,) = erase(run, Request(3))
     envelope = run.signed_receipt(request)
     plain = read_receipt(file_of(run, envelope), run.path / PUBLIC_KEY)
-    assert plain.not_shown == [check.OFFLINE, check.UNOPENED, check.OTHER_ID]
-    assert offline(run, envelope, Request(3), request).not_shown == [check.OFFLINE, check.OTHER_ID]
+    assert plain.not_shown == [check.OFFLINE, check.UNOPENED, check.LABELS, check.OTHER_ID]
+    assert offline(run, envelope, Request(3), request).not_shown == [check.OFFLINE, check.LABELS, check.OTHER_ID]
     assert with_run(run, envelope).not_shown == [check.UNOPENED, check.OTHER_ID]
     run.forget_record()
     assert read_receipt(file_of(run, run.signed_receipt(request)), run.path / PUBLIC_KEY).not_shown == [

@@ -12,10 +12,10 @@ import pytest
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
+from fedforget.disk import ed25519
+from fedforget.disk.ed25519 import is_honest_key
 from fedforget.errors import InvalidInput, ReceiptRefused
-from fedforget.evidence.receipts import ed25519
 from fedforget.evidence.receipts.check import ReceiptCheck, read_receipt
-from fedforget.evidence.receipts.ed25519 import is_honest_key
 from fedforget.evidence.receipts.envelope import _bytes, _pre_authentication, seal
 from fedforget.evidence.receipts.receipt_key import public_pem, read_public_key
 from fedforget.evidence.receipts.strict_json import LONGEST, parse

@@ -37,17 +37,20 @@ from tests.evidence.test_receipt_encoding import (
     key_file,
 )
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "verify_receipt.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+RECEIPT, SERIES = "verify_receipt", "verify_series"
 VECTORS = json.loads(FILE.read_text())
 RECEIPTS = {each["name"]: each for each in VECTORS["receipts"]}
 
 
 @cache
-def example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("verify_receipt", EXAMPLE)
+def example(name: str = RECEIPT) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    if name == SERIES:
+        sys.modules[RECEIPT] = example(RECEIPT)  # which it imports from beside it
     spec.loader.exec_module(module)
     return module
 
@@ -57,14 +60,15 @@ def test_file_holds_what_the_library_gives() -> None:
     assert FILE.read_text() == receipt_vectors.text()
 
 
-def test_example_imports_only_cryptography_and_the_standard_library() -> None:
+@pytest.mark.parametrize(("example_name", "beside"), [(RECEIPT, set()), (SERIES, {RECEIPT})])
+def test_example_imports_only_cryptography_and_the_standard_library(example_name: str, beside: set[str]) -> None:
     names = set()
-    for node in ast.walk(ast.parse(EXAMPLE.read_text())):
+    for node in ast.walk(ast.parse((EXAMPLES / f"{example_name}.py").read_text())):
         if isinstance(node, ast.Import):
             names |= {each.name.partition(".")[0] for each in node.names}
         if isinstance(node, ast.ImportFrom):
             names.add((node.module or "").partition(".")[0])
-    assert names - {"cryptography"} <= sys.stdlib_module_names
+    assert names - {"cryptography"} - beside <= sys.stdlib_module_names
 
 
 # What both say about a file
@@ -218,7 +222,7 @@ def series(directory: Path, names: list[str], links: Any = None) -> tuple[list[s
     linked = [] if links is None else [written(directory, "links.json", links)]
     more = [part for each in linked for part in ("--links", str(each))]
     found = check_series(files, [directory / "key.pem"], linked)
-    code = example().main([*map(str, files), "--key", str(directory / "key.pem"), *more])
+    code = example(SERIES).main([*map(str, files), "--key", str(directory / "key.pem"), *more])
     return found.problems, code
 
 
@@ -238,6 +242,18 @@ def test_gap_is_shown_until_a_link_closes_it(tmp_path: Path) -> None:
     assert series(tmp_path, names, LINKS) == ([], 0)
 
 
+@pytest.mark.parametrize("name", [each["name"] for each in VECTORS["refused series"]])
+def test_series_of_a_rewritten_record_is_refused_by_both(tmp_path: Path, name: str) -> None:
+    """Its last event covers both histories; its ``previous`` is of the new one."""
+    vector = next(each for each in VECTORS["refused series"] if each["name"] == name)
+    (tmp_path / "key.pem").write_bytes(public_pem(KEY.public_key()))
+    files = [written(tmp_path, f"{place}.json", each) for place, each in enumerate(vector["receipts"])]
+    links = written(tmp_path, "links.json", vector["links"])
+    assert len(check_series(files, [tmp_path / "key.pem"], [links]).problems) == 1
+    assert example(SERIES).main([*map(str, files), "--key", str(tmp_path / "key.pem"), "--links", str(links)]) == 13
+    assert all(by_example(tmp_path, each) == 0 for each in vector["receipts"])
+
+
 def test_altered_link_is_refused_by_both(tmp_path: Path) -> None:
     names = ["r-sample, full", "r-text, full"]
     for path in leaves(LINKS):
@@ -251,7 +267,7 @@ def test_altered_link_is_refused_by_both(tmp_path: Path) -> None:
             try:
                 problems, code = series(tmp_path, names, altered)
             except ReceiptRefused:
-                code = example().main([*(str(tmp_path / f"{name}.json") for name in names), "--key",
+                code = example(SERIES).main([*(str(tmp_path / f"{name}.json") for name in names), "--key",
                                        str(tmp_path / "key.pem"), "--links", str(tmp_path / "links.json")])  # fmt: skip
                 problems = ["refused"]
             assert (bool(problems), code) == (True, 13), (path, altered)
@@ -283,14 +299,14 @@ def test_receipt_of_a_rewritten_record_is_refused_by_both(tmp_path: Path, name: 
         written(tmp_path, "second.json", rewritten(REWRITTEN[name])),
     ]
     assert not check_series(files, [tmp_path / "key.pem"]).ok
-    assert example().main([*map(str, files), "--key", str(tmp_path / "key.pem")]) == 13
+    assert example(SERIES).main([*map(str, files), "--key", str(tmp_path / "key.pem")]) == 13
 
 
 def test_public_receipt_has_no_place_in_a_series(tmp_path: Path) -> None:
     with pytest.raises(ReceiptRefused, match="public receipt"):
         series(tmp_path, ["r-sample, full", "r-client, public"])
     files = [str(tmp_path / f"{name}.json") for name in ("r-sample, full", "r-client, public")]
-    assert example().main([*files, "--key", str(tmp_path / "key.pem")]) == 13
+    assert example(SERIES).main([*files, "--key", str(tmp_path / "key.pem")]) == 13
 
 
 def test_series_without_a_key_is_refused(tmp_path: Path) -> None:
@@ -329,11 +345,11 @@ def test_chain_of_the_example_is_that_of_the_vectors() -> None:
     chain = VECTORS["chain"]
     hashes = [bytes(32), *map(bytes.fromhex, chain["hashes"])]
     for number, digest in enumerate(chain["digests"], start=1):
-        assert example().shortcut(number) == chain["shortcuts"][number - 1]
+        assert example(SERIES).shortcut(number) == chain["shortcuts"][number - 1]
         covered = hashes[number - 1] + hashes[chain["shortcuts"][number - 1]] + bytes.fromhex(digest)
         assert example().hashed(b"fedforget/link/1", number.to_bytes(8, "big"), covered) == hashes[number]
     for each in chain["proofs"]:
-        found = example().follow(each["older"], hashes[each["older"]], each["newer"], each["steps"])
+        found = example(SERIES).follow(each["older"], hashes[each["older"]], each["newer"], each["steps"])
         assert found == hashes[each["newer"]]
 
 

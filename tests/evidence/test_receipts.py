@@ -487,7 +487,7 @@ def test_a_swapped_seed_is_noticed(run: Run) -> None:
     tamper(run, "server.db", commitment_becomes(2, f"x'{commitment}'"))
     found = checked(run, envelope)
     assert not found.ok
-    assert any("a seed was swapped" in problem for problem in found.problems)
+    assert any("a seed was replaced" in problem for problem in found.problems)
 
 
 def test_another_run_and_another_plan_are_noticed(run: Run, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import pytest
 
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.experiments import efficiency, requests, simulate
-from fedforget.experiments.cells import Choice
-from fedforget.experiments.family import FALSE_ALARM, Point, judge, law_of_time, pooled
+from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.family import FALSE_ALARM, Point, judge, law_of_time, pooled, power
+from fedforget.experiments.laws import with_laws
 from fedforget.experiments.rows import COLUMNS
 from fedforget.experiments.simulate import Whole
-from fedforget.experiments.tables import family_of
+from fedforget.experiments.stale import stale_cells
+from fedforget.experiments.tables import family_of, verdict_words
 from fedforget.planner.costs import forgetting_cost
 from fedforget.planner.round_law import Withdrawal, client_change
 
@@ -101,7 +103,8 @@ def test_every_point_of_the_smoke_scale_agrees_with_theory() -> None:
     ]
     found = family_of(rows)
     assert found.agrees
-    assert found.points > 500
+    assert found.points > 400
+    assert found.untestable > 100  # clients of four streams: no mean of four is far enough away
 
 
 def test_ten_requests_at_once_cost_ninety_percent_of_retraining() -> None:
@@ -111,3 +114,71 @@ def test_ten_requests_at_once_cost_ninety_percent_of_retraining() -> None:
         round(forgetting_cost([Withdrawal(1, None)] * count, **world).expected_steps / 7000, 3) for count in (1, 5, 10)
     ]
     assert shares == [0.365, 0.8, 0.9]
+
+
+def few(mean: float, count: int = 5) -> Point:
+    """Five runs of MNIST's ten samples at once: 62.8 % off is no disagreement."""
+    return Point("few", count, mean, 175.1, 10_094.4, 300.0)
+
+
+def test_points_that_cannot_fail_are_no_agreement() -> None:
+    found = judge([few(0.0), few(300.0)])
+    assert (found.points, found.untestable) == (0, 2)
+    assert found.largest_relative_error == 0.0
+    assert "No measured time can be tested" in verdict_words(found)
+    assert "2 more means" in verdict_words(found)
+    mixed = judge([few(285.0), *(point(100.5) for _ in range(10))])
+    assert (mixed.points, mixed.untestable) == (10, 1)
+    assert mixed.largest_relative_error == pytest.approx(0.005)
+
+
+def test_the_stated_power_is_the_edge_of_the_test() -> None:
+    family = [point(100.0) for _ in range(50)]
+    away = family[0].detectable(50)
+    assert judge([*family[1:], point(100.0 + 0.999 * away)]).agrees
+    assert not judge([*family[1:], point(100.0 + 1.001 * away)]).agrees
+    found = power(family, 50)
+    assert (found.points, found.testable) == (50, 50)
+    assert found.best == found.median == found.worst == pytest.approx(away / 100)
+    assert power([few(0.0)], 1).testable == 0
+
+
+def measured_time(**columns: object) -> dict:
+    """A performance row of the first version: without variance, count and largest."""
+    return {
+        **dict.fromkeys(COLUMNS), "experiment": "performance", "group": "mnist", "dataset": "mnist", "kind": "summary",
+        "method": "FATS", "level": "sample", "cell": "old", "M": 300, "N": 200, "K": 5, "b": 10, "E": 10, "R": 50,
+        "requests": 10, "steps": 0, "theory_steps": 175.0996575, **columns,
+    }  # fmt: skip
+
+
+def came(**columns: object) -> dict:
+    return {**measured_time(kind="removed", rounds_computed=30, theory_steps=None), **columns}
+
+
+def test_a_row_without_its_law_gets_it_from_theory() -> None:
+    """The seed with 0 steps counts: without it the mean of the other four is 62.8 % off."""
+    complete, missing = with_laws([came(), measured_time()])
+    assert not missing
+    assert complete[0]["variance"] == pytest.approx(10_094.42275, rel=1e-6)  # as a later version noted it
+    assert (complete[0]["count"], complete[0]["largest"]) == (1, 300)
+    clients, _ = with_laws([came(level="client"), measured_time(level="client")])
+    assert clients[0]["variance"] == pytest.approx(3_267.573674, rel=1e-6)
+    others = [{**measured_time(), "cell": str(n), "variance": 10_094.4, "count": 1, "largest": 300, "steps": 285}
+              for n in range(4)]  # fmt: skip
+    assert family_of([came(), measured_time(), *others]).largest_untestable_error == pytest.approx(0.302, abs=0.001)
+
+
+def test_a_row_whose_law_is_lost_is_stale_and_not_dropped() -> None:
+    """With natural sizes the law depends on which clients asked."""
+    rows = [came(dataset="femnist-writers"), measured_time(dataset="femnist-writers")]
+    assert with_laws(rows) == ([], ["old"])
+    assert "1 cells lack their law and are to be computed again" in verdict_words(family_of(rows))
+    cell = Cell("old", 1.0, list)
+    assert stale_cells([cell], rows) == {"their rows lack the law of their times": ["old"]}
+    assert not stale_cells([cell], [came(), measured_time()])
+
+
+def test_rows_without_a_law_by_nature_are_not_missing() -> None:
+    rows = [measured_time(kind="learned"), measured_time(method="FRS"), measured_time(experiment="accuracy")]
+    assert with_laws(rows) == ([], [])

@@ -11,14 +11,19 @@ from fedforget.experiments import tradeoff
 from fedforget.experiments.cells import Choice
 from fedforget.experiments.claims import CLAIMS
 from fedforget.experiments.coverage import ABSENT, COMPLETE, PARTLY, coverage_table
+from fedforget.experiments.draw_training import _lives, _mean_run, _pieces, _tradeoff
+from fedforget.experiments.drawing import METHOD_COLOURS, WIDTH
 from fedforget.experiments.problems import training_of
-from fedforget.experiments.published import Published
-from fedforget.experiments.reproduce import EXPERIMENTS, redraw
+from fedforget.experiments.published import OURS, Published
+from fedforget.experiments.report import settings_table
+from fedforget.experiments.reproduce import EXPERIMENTS, _with_scale, redraw
 from fedforget.experiments.results import write_results
-from fedforget.experiments.rows import COLUMNS, ResultsFile, of_largest_scale
+from fedforget.experiments.rows import COLUMNS, ResultsFile, of_largest_scale, read_rows
+from fedforget.experiments.tables import Table, seeds_table
 from fedforget.experiments.verdicts import UNKNOWN
 
 SMOKE = Choice("smoke")
+RESULTS = Path(__file__).parents[2] / "docs" / "results"
 TRAINED = [name for name, experiment in EXPERIMENTS.items() if experiment.trains]
 Rows = list[dict[str, Any]]
 
@@ -53,7 +58,9 @@ def planned(name: str, dataset: str) -> list[str]:
 
 
 def found(name: str, dataset: str, finished: list[str], optimizer: str | None = None) -> tuple[Any, ...]:
-    table = coverage_table({name: [{"cell": cell, "optimizer": optimizer} for cell in finished]})
+    table = coverage_table(
+        {name: [{**dict.fromkeys(COLUMNS), "cell": cell, "optimizer": optimizer} for cell in finished]}
+    )
     lines = [line for line in table.rows if (line[0], line[2]) == (name, dataset)]
     assert len(lines) == 1
     return tuple(lines[0][3:])
@@ -109,14 +116,88 @@ def test_only_seeds_that_both_methods_finished_are_compared() -> None:
     drops_less = next(claim for claim in CLAIMS if claim.says.startswith("Accuracy drops less"))
     rows = [summary("FATS", 1, 0.1), summary("FATS", 2, 0.9), summary("FRS", 1, 0.8)]
     assert drops_less.found({"performance": rows[:2]})[1] == UNKNOWN
-    figure, verdict = drops_less.found({"performance": rows})
+    figure, verdict, _ = drops_less.found({"performance": rows})
     assert "0.10 against 0.80 (one run)" in figure
-    assert verdict == "not decided: one run"
-    figure, verdict = drops_less.found({"performance": [*rows, summary("FRS", 2, 0.95)]})
-    assert (figure, verdict) == ("MNIST clients 0.50 against 0.88 (2 runs)", "holds")
+    assert verdict == "not decided"
+    figure, verdict, _ = drops_less.found({"performance": [*rows, summary("FRS", 2, 0.95)]})
+    assert "MNIST clients 0.50 against 0.88" in figure
+    assert "2 runs" in figure
+    assert verdict == "not decided"  # differences of -0.7 and of -0.05
 
 
 def test_scales_are_not_mixed() -> None:
     found_rows = [{"dataset": "mnist", "scale": scale} for scale in ("small", "paper")]
     found_rows.append({"dataset": "digits", "scale": "smoke"})
     assert of_largest_scale(found_rows) == found_rows[1:]
+
+
+def test_the_mean_of_runs_keeps_the_last_value_of_one_that_has_ended() -> None:
+    """A mean over fewer runs would be of another kind, and one that stops early misleads."""
+    short = [{1: 0.1, 2: 0.5}, {2: 0.3, 3: 0.7}]
+    long = [{1: 0.3, 2: 0.7}, {2: 0.1, 3: 0.1, 4: 0.5}]
+    assert _mean_run([short, long]) == [
+        pytest.approx({1: 0.2, 2: 0.6}), pytest.approx({2: 0.2, 3: 0.4, 4: 0.6})
+    ]  # fmt: skip
+
+
+def test_runs_are_cut_where_data_are_removed() -> None:
+    kinds = (("learned", 1, 0.5), ("learned", 2, 0.6), ("removed", 2, 0.2), ("learned again", 3, 0.4))
+    rows = [{"kind": kind, "rounds_computed": at, "accuracy": value} for kind, at, value in kinds]
+    assert _pieces(rows) == [{1: 0.5, 2: 0.6}, {2: 0.2, 3: 0.4}]
+
+
+def drawn(name: str, published: Published) -> list[Any]:
+    """The figures of the committed results, each as matplotlib has it."""
+    rows = read_rows(RESULTS / f"{name}.csv")
+    chosen = [row for row in rows if row["dataset"] == "mnist"]
+    return [{"performance": _lives, "tradeoff": _tradeoff}[name](chosen, published)]
+
+
+@pytest.mark.parametrize("name", ["performance", "tradeoff"])
+def test_figures_have_one_width_and_published_lines_have_a_method_of_their_colour(name: str) -> None:
+    for figure in drawn(name, Published(OURS)):
+        assert figure.get_figwidth() == WIDTH
+        names = {text.get_text(): line.get_color() for text, line in
+                 zip(figure.legends[0].get_texts(), figure.legends[0].get_lines(), strict=True)}  # fmt: skip
+        assert names["FATS, published"] == METHOD_COLOURS["FATS"]
+        dashed = [line for axes in figure.axes for line in axes.get_lines() if line.get_zorder() == 1.5]
+        assert dashed
+        assert {line.get_color() for line in dashed} <= set(METHOD_COLOURS.values())
+        assert not drawn_published(drawn(name, Published())[0])
+
+
+def drawn_published(figure: Any) -> list[Any]:
+    return [line for axes in figure.axes for line in axes.get_lines() if line.get_zorder() == 1.5]
+
+
+def test_every_run_is_drawn_and_requests_are_named_in_the_title() -> None:
+    figure = drawn("performance", Published())[0]
+    thin = [line for line in figure.axes[0].get_lines() if line.get_linewidth() < 1]
+    assert len([line for line in thin if line.get_linestyle() == "-"]) >= 2 * 5 * 2  # methods, seeds, pieces
+    assert figure.axes[0].get_title() == "forgetting 10 samples at round 30"
+
+
+def test_titles_of_many_small_datasets_are_short() -> None:
+    rows = [{"dataset": name, "scale": "smoke"} for name in ("mnist", "cifar-10", "femnist")]
+    assert _with_scale(Table("T", (), []), rows).title == "T (3 datasets at smoke scale)"
+    assert _with_scale(Table("T", (), []), rows[:1]).title == "T (mnist at smoke scale)"
+
+
+def test_the_report_has_claims_and_no_half_empty_columns(tmp_path: Path) -> None:
+    row = {**summary("FATS", 1, 0.1), "scale": "paper", "M": 300, "N": 200, "K": 5, "b": 10, "E": 10, "R": 50,
+           "rho_c": 0.8, "rho_s": 0.4, "requests": 10}  # fmt: skip
+    curve = [{**row, "kind": kind, "rounds_computed": 30, "round": 30} for kind in ("learned", "removed", "end",
+             "before", "lowest")]  # fmt: skip
+    ResultsFile(tmp_path / "performance.csv").append("a", [row, *curve])
+    (tmp_path / "settings.json").write_text('{"a": {"finished": "2026-01-01"}, "b": {"last run": "2026-01-02"}}')
+    redraw(tmp_path, Published())
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Claim by claim" in page
+    assert "Accuracy drops less with FATS" in page
+    assert settings_table(tmp_path).header == ("experiment", "last run")
+    assert [line[1] for line in settings_table(tmp_path).rows] == ["2026-01-01", "2026-01-02"]
+
+
+def test_seeds_of_datasets_without_runs_are_not_listed() -> None:
+    none = {**dict.fromkeys(COLUMNS), "experiment": "datasets", "dataset": "mnist", "scale": "paper"}
+    assert not seeds_table({"datasets": [none]}).rows

@@ -20,7 +20,7 @@ from fedforget.requests.inbox import Inbox
 from fedforget.store import run_directory
 from tests.helpers import function_files
 from tests.requests.test_state_machine import killed_at
-from tests.requests.world import DATA, opened, samples
+from tests.requests.world import DATA, model, opened, samples
 from tests.tally import exhaustive
 
 LARGE = {client: samples(400, client) for client in range(3)}
@@ -106,6 +106,32 @@ def test_log_left_by_a_kill_before_it_is_folded_is_read(
     assert {receipt.state for receipt in run.forget(MANY)} == {"purged"}
     assert len(run.receipts()) == len(MANY)
     assert all(each.ok for each in examine(run.path))
+
+
+@pytest.mark.slow
+def test_more_requests_than_three_transactions_enter_keep_the_real_limits(tmp_path: Path) -> None:
+    """Nothing is lowered: three logs of more than 16 MB are folded, and the run is killed before the fourth is."""
+    data = {client: samples(9_000, client) for client in range(4)}
+    targets = [Request(client, sample) for client in data for sample in range(8_000)]
+    run, folds, real = opened(tmp_path / "run", SMALL_PLAN, data=data), [0], database.Database.fold
+    run.train()
+
+    def kill(self: database.Database) -> None:
+        folds[0] += 1
+        if folds[0] == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database.Database, "fold", kill)
+        assert killed_at(0, lambda: Run(run.path, model=model(), data=data).forget(targets, basis="exogenous"))
+    assert (run.path / "record.db-wal").stat().st_size > 2**24
+    run.run_pending()
+    assert not Inbox(run.path)
+    receipts = run.receipts()
+    assert len({receipt.id for receipt in receipts}) == len(receipts) == len(targets)
+    assert {receipt.state for receipt in receipts} == {"purged"}
+    assert run.verify().ok
 
 
 def large_again(path: Path) -> Run:

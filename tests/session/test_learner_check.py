@@ -9,7 +9,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -312,6 +312,162 @@ def test_changed_content_of_a_leaving_sample_does_not_block_its_erasure(scratch_
     other = {0: {**DATA[0], 0: (np.ones(4, np.float32), 1)}}
     Run(run.path, model=net(), data=other).forget(Request(0, 0), recompute_all=True)
     assert run.verify().ok
+
+
+def without_half(data: dict[int, dict[int, Any]]) -> tuple[dict[int, dict[int, Any]], list[Request]]:
+    """Data whose clients lost most of their samples, and the requests to erase them."""
+    gone = [Request(client, sample) for client in data for sample in range(4)]
+    return {client: {key: held[key] for key in held if key > 3} for client, held in data.items()}, gone
+
+
+def test_learner_that_cannot_be_compared_is_refused_before_anything_is_removed(
+    scratch_path: Path, plan: Plan, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every client loses samples that are no longer in the data."""
+    run = make(scratch_path / "run", plan, model=net(Changing))
+    run.train()
+    rest, requests = without_half(DATA)
+    before = function_files(run.path)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        ways: tuple[dict[str, Any], ...] = {}, {"new_seed": True}, {"accept_mixed": True}
+        for more in ways:
+            with pytest.raises(LearnerDiffers, match="no earlier step can be repeated") as caught:
+                Run(run.path, model=net(Changing), data=rest).forget(requests, **more)
+            assert caught.value.code == "learner-differs"
+            assert "recompute_all=True" in caught.value.hint
+    assert function_files(run.path) == before
+    assert (run.status().requests, run.status().pending) == (0, False)
+
+
+@pytest.mark.parametrize("way", ["the data once more", "recompute all"])
+def test_refused_erasure_of_data_that_are_gone_has_two_ways_out(
+    scratch_path: Path, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = make(scratch_path / "run")
+    run.train()
+    rest, requests = without_half(DATA)
+    left = Run(run.path, model=net(), data=rest)
+    with pytest.raises(LearnerDiffers):
+        left.forget(requests)
+    if way == "recompute all":
+        left.forget(requests, recompute_all=True)
+        assert "nothing shows that the module and the loss are those that trained" in caplog.text
+        with run_directory.reading(run.path) as opened:
+            (event,) = [event for event in opened.record.events() if event["kind"] == "learner renamed"]
+        assert (event["compared"], event["differences"]) == (False, [])
+    else:
+        run.forget(requests)
+    never = make(scratch_path / "never", data=rest)
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+    assert left.verify().ok
+    left.forget(late_client(left))
+
+
+def test_recomputation_with_an_uncompared_learner_is_finished_by_that_learner_only(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(scratch_path / "run", model=net(Changing))
+    run.train()
+    rest, requests = without_half(DATA)
+    left = Run(run.path, model=net(Changing), data=rest)
+    with interrupted_before_learning(monkeypatch):
+        left.forget(requests, recompute_all=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        for anew in (False, True):
+            with pytest.raises(LearnerDiffers, match="than when the request began"):
+                left.train(recompute_all=anew)
+    left.train()
+    assert left.verify().ok
+
+
+def test_client_whose_first_steps_hold_no_lost_sample_repeats_its_witness(scratch_path: Path) -> None:
+    """One sample of every client is gone: a round whose first steps drew other samples can be repeated."""
+    data = {client: samples(60, client) for client in range(2)}
+    run = make(scratch_path / "run", Plan(2, 3, 5, 8), data=data, model=net())
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        firsts = {client: opened.clients.first_steps(client) for client in data}
+    gone = [Request(client, min(used, key=lambda each: (used[each], each))) for client, used in firsts.items()]
+    rest = {client: {key: pair for key, pair in held.items() if Request(client, key) not in gone}
+            for client, held in data.items()}  # fmt: skip
+    with pytest.raises(LearnerDiffers, match="trained round"):
+        Run(run.path, model=net(nn.Tanh), data=rest).forget(gone)
+    Run(run.path, model=net(), data=rest).forget(gone)
+    never = make(scratch_path / "never", Plan(2, 3, 5, 8), data=rest)
+    never.train()
+    assert function_files(run.path) == function_files(never.path)
+
+
+def test_all_clients_are_erased_although_no_learner_can_be_compared(scratch_path: Path) -> None:
+    """No round follows, so no learner matters."""
+    run = make(scratch_path / "run")
+    run.train()
+    receipts = Run(run.path, model=net(), data={9: DATA[0]}).forget([Request(client) for client in DATA])
+    assert {receipt.state for receipt in receipts} == {"purged"}
+    assert run.status().clients == 0
+
+
+def test_request_on_a_run_whose_batch_was_interrupted_at_round_0_compares_any_pledge(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch touches the client that pledged for the other."""
+    data = {client: DATA[client] for client in range(2)}
+    run = make(scratch_path / "run", data=data, model=net(Changing))
+    run.train()
+    for client in data:
+        with interrupted_before_learning(monkeypatch):
+            run.forget(client=client, sample=0, recompute_all=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.tanh)
+        with pytest.raises(LearnerDiffers):
+            run.train()
+    run.train()
+    assert run.verify().ok
+
+
+TEST = (np.random.default_rng(9).normal(size=(40, 4)).astype(np.float32), np.arange(40) % 3)
+
+
+def test_another_learner_measures_nothing_on_a_finished_run(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = make(scratch_path / "run", test=TEST, model=net(Changing))
+    run.train()
+    before, measured = everything_of(run.path), run.status().accuracies
+    with monkeypatch.context() as patch:
+        patch.setattr(Changing, "function", torch.sin)
+        with pytest.raises(LearnerDiffers, match="trained round"):
+            run.train(eval_every=1)
+    assert everything_of(run.path)["metrics.db"] == before["metrics.db"]
+    assert run.status().accuracies == measured
+    assert run.train(eval_every=1).accuracies.keys() >= {1, 2, 3, 4, 5, 6}
+
+
+def test_request_that_recomputes_nothing_is_carried_out_but_not_measured_by_another_learner(
+    scratch_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = {**DATA, 5: samples(90, 5)}
+    run = make(scratch_path / "run", data=data, test=TEST)
+    run.train()
+    with run_directory.reading(run.path) as opened:
+        used = opened.clients.first_steps(5)
+    unused = next(sample for sample in data[5] if sample not in used)
+    measured = run.status().accuracies
+    wrong = Run(run.path, data=data, model=net(nn.Tanh), test=TEST)
+    (receipt,) = wrong.forget(client=5, sample=unused, eval_every=1)
+    assert receipt.state == "purged"
+    assert "the model is not measured" in caplog.text
+    assert run.status().accuracies == measured
+
+
+def test_measuring_a_finished_run_without_its_data_warns(scratch_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    run = make(scratch_path / "run", test=TEST)
+    run.train()
+    Run(run.path, data={9: DATA[0]}, model=net(), test=TEST).train(eval_every=1)
+    assert "could not be compared" in caplog.text
 
 
 @pytest.mark.parametrize("clients", [1, 5])
@@ -758,6 +914,33 @@ class RoundingOperations(TorchDispatchMode):
         return _rounded(result) if "mm" in str(func) else result
 
 
+def _rounded_inputs(_: nn.Module, given: Any) -> Any:
+    return tuple(map(_rounded, given))
+
+
+@contextlib.contextmanager
+def hooks_for_all_modules() -> Iterator[None]:
+    """Round what modules get, return and pass back."""
+    hooks = nn.modules.module
+    handles: list[Any] = [
+        hooks.register_module_forward_pre_hook(cast(Any, _rounded_inputs)),
+        hooks.register_module_forward_hook(lambda _, given, result: _rounded(result)),
+        hooks.register_module_forward_hook(
+            lambda _, given, named, result: _rounded(result), with_kwargs=True, always_call=True
+        ),
+        hooks.register_module_full_backward_hook(lambda _, given, result: _rounded_inputs(_, given)),
+        hooks.register_module_full_backward_pre_hook(_rounded_inputs),
+        hooks.register_module_parameter_registration_hook(lambda _, name, parameter: None),
+    ]
+    before = [dict(handle.hooks_dict_ref()) for handle in handles]
+    try:
+        yield
+        assert [dict(handle.hooks_dict_ref()) for handle in handles] == before, "they are put back"
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "inference": torch.inference_mode,
     "no_grad": torch.no_grad,
@@ -775,6 +958,7 @@ MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {
     "attention backend": lambda: sdpa_kernel(SDPBackend.MATH),
     "function mode": RoundingFunctions,
     "dispatch mode": RoundingOperations,
+    "hooks for all modules": hooks_for_all_modules,
     "hooks on saved tensors": lambda: saved_tensors_hooks(lambda saved: saved, _rounded),
 }
 
@@ -822,6 +1006,22 @@ def test_torch_mode_of_the_caller_changes_no_bit_and_is_restored(
     with MODES[mode]():
         inside.forget(request)
     assert function_files(inside.path) == function_files(default.path)
+
+
+@pytest.mark.parametrize("kind", ["hook on the module", "replaced function"])
+def test_hook_of_the_module_and_replaced_function_are_part_of_the_learner(
+    scratch_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    run = make(scratch_path / "run", model=attention_net())
+    run.train(3)
+    module = attention_net()
+    if kind == "hook on the module":
+        module.register_forward_hook(lambda _, given, result: _rounded(result))
+    else:
+        real = nn.functional.scaled_dot_product_attention
+        monkeypatch.setattr(nn.functional, "scaled_dot_product_attention", lambda *given: _rounded(real(*given)))
+    with pytest.raises(LearnerDiffers):
+        Run(run.path, model=module, data=DATA).train()
 
 
 # --------------------------------------------------------------------------------------------------------- environments

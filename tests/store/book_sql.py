@@ -17,7 +17,7 @@ import numpy as np
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.tree import root_of
 from fedforget.store.books.content import Book
-from fedforget.store.books.tree import DEPTH, client_leaves, root_at
+from fedforget.store.books.tree import DEPTH, client_leaves, roots_at
 from fedforget.store.names import BOOKS
 
 _TABLES = """
@@ -54,7 +54,7 @@ def root_of_book(path: Path) -> bytes:
 def rehash_book(path: Path, key: bytes) -> None:
     """Write roots that fit the content."""
     book = Book.read(path, BOOKS.index(path.name))
-    book.set_roots({place: root_at(key, book, place) for place in range(len(book.ends))})
+    book.set_roots({place: roots_at(key, book, [place])[0] for place in range(len(book.ends))})
     book.root = root_of(client_leaves(key, book, path.parent), DEPTH)
     path.write_bytes(book.encoded())
 

@@ -26,26 +26,33 @@ from fedforget.store import run_directory
 from fedforget.store.names import BOOKS, SEALS, SERVER, USES
 from fedforget.store.seals import Seals
 from tests.cli.commandline import Result, Zygote, good, good_json, train, zygote_in
-from tests.store.hostile import BOOK, KINDS, READ, Case, altered, cases, mutated
+from tests.store.hostile import BOOK, KINDS, READ, Case, altered, cases, mutated, one_of_each
 from tests.tally import exhaustive, tally
 
 CASES = cases()
 MEMORY = 2**30
 UNEXPECTED, NO_MEMORY = 70, 14
-TRAINING = ("verify", "receipt", "train", "forget", "pending", "rebuild")
-WORST = (
-    "directory", "tree", "journal", "file lock link", "file plan.toml pipe", "file models/* pipe",
-    "rows a billion rounds",
-    "schema an endless view", "toml deep", "holes", "name", "number",
-    "json intent deep list", "log record.db page size",
+TRAINING = ("verify", "receipt", "train", "forget", "pending", "rebuild", "add")
+WORK = (
+    "train", "forget", "pending", "rebuild", "show", "export", "add", "cancel", "policy", "forget record", "link",
+    "enroll",
 )  # fmt: skip
-QUICK = [
-    case
-    for place, case in enumerate(CASES)
-    if place % 10 == 0 or case.name.startswith(WORST) or case.name.endswith((".db sparse", ".db link", "* giant"))
+WRITTEN_TO = [  # each group of cases with some commands, and each command
+    (case, WORK[(2 * place + more) % len(WORK)])
+    for place, case in enumerate(one_of_each(CASES, lambda case: case.group))
+    for more in range(2)
 ]
-LOOKED_AT = CASES if exhaustive() else CASES[3::8]  # ``make torture`` takes all of them
-WORKED_ON = CASES if exhaustive() else CASES[5::16]
+WORKED_ON = (
+    [(case, command) for case in CASES for command in WORK]
+    if exhaustive()
+    else [
+        (case, WORK[(place + more) % len(WORK)])
+        for place, case in enumerate(one_of_each(CASES, lambda case: case.kind, 2))
+        for more in (0, len(WORK) // 2)
+    ]
+)
+QUICK = one_of_each(CASES, lambda case: case.kind)
+LOOKED_AT = CASES if exhaustive() else one_of_each(CASES, lambda case: case.kind, 1)  # ``make torture`` takes all
 MUTATIONS, QUICK_MUTATIONS = 1500 if exhaustive() else 240, 40
 
 
@@ -58,6 +65,9 @@ class Runs:
     crashed: Path
     receipt: Path
     key: Path
+    waiting: str  # the id of a request that waits
+    newcomers: Path
+    enrolment: Path
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +79,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
     (erased,) = good_json("status", run)["receipts"]
     (root / "receipt.json").write_text(json.dumps(good_json("receipt", "show", run, erased["id"])))
     shutil.copy(run / "receipt-key.pub.pem", root / "key.pem")
+    (root / "newcomers.jsonl").write_text('{"client": 1}\n')
+    good("client", "init", "--state-dir", root / "client", "--client", "9", "--data", "digits", "--clients", "12",
+         "--out", root / "enrolment.json")  # fmt: skip
     good("policy", run, "batch", "--window", "7")
-    good("forget", run, "--client", "2", "--defer")
+    (waiting,) = good_json("forget", run, "--client", "2", "--defer")["receipts"]
     with run_directory.writing(run) as opened:
         opened.record.book.add_aliases(["r-other"], [erased["id"]])
     Inbox(run).leave(Submission.of((Request(3),), "unknown"))
@@ -83,7 +96,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
         opened.clients.database.run("UPDATE first_uses SET step = step")
         shutil.copytree(root / "working", root / "crashed")
     with zygote_in(root) as zygote:
-        yield Runs(zygote, run, root / "crashed", root / "receipt.json", root / "key.pem")
+        yield Runs(
+            zygote, run, root / "crashed", root / "receipt.json", root / "key.pem", waiting["id"],
+            root / "newcomers.jsonl", root / "enrolment.json",
+        )  # fmt: skip
 
 
 def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path, ...]]:
@@ -100,7 +116,7 @@ def looking(run: Path, runs: Runs, outside: Path) -> dict[str, tuple[str | Path,
     }
 
 
-def working(run: Path) -> dict[str, tuple[str | Path, ...]]:
+def working(run: Path, runs: Runs) -> dict[str, tuple[str | Path, ...]]:
     return {
         "train": ("train", run, "--federation", "inline"),
         "forget": ("forget", run, "--client", str(READ), "--federation", "inline"),
@@ -108,6 +124,12 @@ def working(run: Path) -> dict[str, tuple[str | Path, ...]]:
         "rebuild": ("doctor", run, "--rebuild", "--federation", "inline"),
         "show": ("receipt", "show", run, "r-other"),
         "export": ("export", run, run.with_name("exported.pt")),
+        "add": ("add", run, "--from", runs.newcomers, "--returning", "--seed", "7", "--federation", "inline"),
+        "link": ("receipt", "link", run, runs.receipt, "--key", runs.key),
+        "policy": ("policy", run, "batch", "--window", "3"),
+        "cancel": ("cancel", run, runs.waiting),
+        "enroll": ("enroll", run, runs.enrolment),
+        "forget record": ("forget-record", run, "--yes"),
     }
 
 
@@ -160,7 +182,7 @@ class Attack:
 
     def work(self, *names: str) -> None:
         outside = {path: known[1:] for path, known in seen(self.outside).items()}
-        for name, command in working(self.run).items():
+        for name, command in working(self.run, self.runs).items():
             if name in names and not (self.case.long and name in TRAINING):
                 result = self.runs.zygote.run(*command, memory=MEMORY)
                 require_clear(result, f"{self.case.name}, {name}")
@@ -169,8 +191,15 @@ class Attack:
                 tally("hostile/commands that work")
 
 
-def test_hostile_cases_cover_many_kinds() -> None:
-    assert len(CASES) >= 200
+def named(each: Case | str) -> str:
+    return each.name if isinstance(each, Case) else each
+
+
+def test_hostile_cases_cover_many_kinds(runs: Runs) -> None:
+    assert len({case.kind for case in CASES}) >= 200
+    assert {case.kind for case in QUICK} == {case.kind for case in CASES}
+    assert {command for _, command in WRITTEN_TO} == {*WORK} == set(working(runs.rest, runs))
+    assert {case.group for case, _ in WRITTEN_TO} == {case.group for case in CASES}
 
 
 def test_unaltered_runs_pass_every_command(runs: Runs, tmp_path: Path) -> None:
@@ -182,15 +211,22 @@ def test_unaltered_runs_pass_every_command(runs: Runs, tmp_path: Path) -> None:
             assert (result.code != 0) == (name in refused), f"{name}: {result}"
             assert seen(path) == before, name
         copy = shutil.copytree(path, tmp_path / path.name)
-        for name, command in working(copy).items():
-            assert (result := runs.zygote.run(*command, memory=MEMORY)).code == 0, f"{name}: {result}"
+        for name, command in working(copy, runs).items():
+            result = runs.zygote.run(*command, memory=MEMORY)
+            if name == "enroll":  # its clients are on this machine
+                assert result.code == 3, result
+                assert "on this machine" in result.err, result
+            elif name == "cancel":
+                assert "usage" not in result.err, result  # it was carried out before
+            else:
+                assert result.code == 0, f"{name}: {result}"
 
 
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_reading_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case) -> None:
     attack = Attack(case, runs, tmp_path)
-    others = ("status", "verify", "state", "receipt", "key")
-    attack.look("doctor", others[CASES.index(case) // 10 % len(others)])
+    others = ("status", "requests", "state", "receipt", "key", "clients", "dry run")
+    attack.look("doctor", others[QUICK.index(case) % len(others)])
 
 
 @pytest.mark.slow
@@ -212,8 +248,10 @@ OF_THE_BOOK = [
     if (f" {BOOK}" in case.name and not case.crashed and not case.harmless) or "another book" in case.name
 ]
 
+OF_EACH_PLACE = one_of_each(OF_THE_BOOK, lambda case: " ".join(case.kind.split()[:2]))
 
-@pytest.mark.parametrize("case", OF_THE_BOOK if exhaustive() else OF_THE_BOOK[::5], ids=lambda case: case.name)
+
+@pytest.mark.parametrize("case", OF_THE_BOOK if exhaustive() else OF_EACH_PLACE, ids=lambda case: case.name)
 def test_hostile_book_is_named_by_the_doctor_and_refused_to_those_who_read_it(
     runs: Runs, tmp_path: Path, case: Case
 ) -> None:
@@ -225,7 +263,7 @@ def test_hostile_book_is_named_by_the_doctor_and_refused_to_those_who_read_it(
     told = {check["name"]: check["ok"] for check in json.loads(result.out)["checks"]}
     assert not told[BOOK], told
     before = function_of(attack.run)
-    for command in (("clients", attack.run), working(attack.run)["pending"]):
+    for command in (("clients", attack.run), working(attack.run, runs)["pending"]):
         result = runs.zygote.run(*command, "--json", memory=MEMORY)
         require_clear(result, case.name)
         if case.name not in ONLY_WHOLE:
@@ -352,7 +390,7 @@ def test_links_to_receipt_and_key_are_followed(runs: Runs, tmp_path: Path) -> No
 def test_digest_that_is_not_text_is_refused_by_those_who_read_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     attack = alone(runs, tmp_path, f"json standing {kind} not text")
     attack.look("requests", "receipt")
-    result = runs.zygote.run(*working(attack.run)["show"], "--json", memory=MEMORY)
+    result = runs.zygote.run(*working(attack.run, runs)["show"], "--json", memory=MEMORY)
     require_clear(result, kind)
     assert result.code == 6, result
 
@@ -365,11 +403,11 @@ def test_request_that_is_purged_while_its_batch_is_at_work_is_refused(runs: Runs
 def test_directory_in_place_of_a_temporary_file_is_named(runs: Runs, tmp_path: Path, name: str) -> None:
     run = shutil.copytree(runs.rest, tmp_path / "run")
     (run / name).mkdir()
-    result = runs.zygote.run(*working(run)["pending"], "--json")
+    result = runs.zygote.run(*working(run, runs)["pending"], "--json")
     assert result.code == 10, result
     assert f"{run / name} is a directory" in result.error["message"]
     (run / name).rmdir()
-    assert runs.zygote.run(*working(run)["train"]).code == 0
+    assert runs.zygote.run(*working(run, runs)["train"]).code == 0
 
 
 @pytest.mark.slow
@@ -384,16 +422,17 @@ def test_verify_states_the_cost_of_a_long_replay_before_it_begins(runs: Runs, tm
         require_clear(result, name)
 
 
-@pytest.mark.parametrize("case", QUICK[::6], ids=lambda case: case.name)
-def test_writing_to_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case) -> None:
-    Attack(case, runs, tmp_path).work("train")
+@pytest.mark.parametrize(("case", "command"), WRITTEN_TO, ids=named)
+def test_writing_to_a_hostile_directory_is_safe(runs: Runs, tmp_path: Path, case: Case, command: str) -> None:
+    Attack(case, runs, tmp_path).work(command)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", WORKED_ON, ids=lambda case: case.name)
-def test_every_writing_command_is_safe_on_a_hostile_directory(runs: Runs, tmp_path: Path, case: Case) -> None:
-    for name in working(tmp_path):
-        Attack(case, runs, tmp_path / name).work(name)
+@pytest.mark.parametrize(("case", "command"), WORKED_ON, ids=named)
+def test_every_writing_command_is_safe_on_a_hostile_directory(
+    runs: Runs, tmp_path: Path, case: Case, command: str
+) -> None:
+    Attack(case, runs, tmp_path).work(command)
 
 
 @pytest.mark.parametrize("command", ["status", "verify", "doctor", "train"])
@@ -412,7 +451,7 @@ def mutate(runs: Runs, root: Path, command: str, numbers: range) -> None:
         path = shutil.copytree(runs.crashed if number % 3 == 0 else runs.rest, root / str(number))
         what = f"mutation {number}, {mutated(path, number)}, {command}"
         before, looks = seen(path), looking(path, runs, root / "outside")
-        result = runs.zygote.run(*(looks | working(path))[command], memory=MEMORY)
+        result = runs.zygote.run(*(looks | working(path, runs))[command], memory=MEMORY)
         require_clear(result, what)
         assert command not in looks or seen(path) == before, what
         tally("hostile/random mutations")

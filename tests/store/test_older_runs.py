@@ -1,7 +1,8 @@
 """A run directory of this format that was made earlier, by 0.3.0.dev0, opens, is what it was, and goes on.
 
 The run is that of ``tests.requests.world``: trained for five rounds, two requests purged, a sample added, one request
-pending, a receipt signed. When the format changes, ``python -m tests.store.test_older_runs`` makes another one.
+pending, a receipt signed. When the format changes, this archive stays and is migrated (docs/run-directory.md);
+``python -m tests.store.test_older_runs`` makes one of the new format, for which there is then another file.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fedforget import LocalOptimizer, Plan, Request
 from fedforget.disk import connections, database, files
 from fedforget.disk.write_behind import WriteBehind
 from fedforget.errors import FedForgetError
-from fedforget.requests import inbox
+from fedforget.requests import inbox, intake
 from fedforget.requests.lifecycle import Submission
 from fedforget.store import creation, model_files
 from fedforget.store.books import books
@@ -32,6 +32,7 @@ pytestmark = pytest.mark.slow  # a minute of it in all
 
 PLAN = Plan(3, 3, 2, 3, LocalOptimizer(lr=0.1, momentum=0.5), keep=2)
 USED, OTHER = 1, 2
+PARTS = [Request(OTHER, sample) for sample in range(3)]  # entered by two transactions
 DATABASES = ("run/server.db", "run/uses.db", "run/metrics.db", "run/record.db")  # a book is a file of our own
 
 Disk = Mapping[str, bytes | None]  # path → content; None: a directory
@@ -94,11 +95,25 @@ def _meet_what_was_handed_in(path: Path, promised: bool) -> None:
     run.run_pending(everything=True)
 
 
+def _accept_in_parts(path: Path, promise: Callable[[], None]) -> None:
+    opened(path, None).forget(PARTS, basis="exogenous", defer=True)
+    promise()
+    opened(path, None).run_pending()
+
+
+def _accept_again(path: Path, promised: bool) -> None:
+    run = opened(path, None)
+    if not promised:
+        run.forget(PARTS, basis="exogenous", defer=True)
+    run.run_pending()
+
+
 SCENARIOS = {
     "train": Scenario(False, lambda path, _: _train(path), lambda path, _: _train(path)),
     "forget": Scenario(True, lambda path, _: _forget(path), lambda path, _: _forget(path), 1),
     "new seeds": Scenario(True, lambda path, _: _renew(path), lambda path, _: _renew_again(path), 1),
     "hand in": Scenario(True, _hand_in_and_meet, _meet_what_was_handed_in, 1),
+    "accept in parts": Scenario(True, _accept_in_parts, _accept_again, len(PARTS)),
 }
 
 
@@ -121,6 +136,11 @@ def trained() -> Iterator[Disk]:
 def the_same_new_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """New seeds are drawn from the system. Here every draw is the same, so that results can be compared."""
     monkeypatch.setattr("fedforget.requests.processor.token_bytes", lambda size: b"\x5e" * size)
+
+
+@pytest.fixture(autouse=True)
+def two_requests_in_a_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(intake, "AT_ONCE", 2)
 
 
 def begin(scenario: Scenario, trained: Disk, root: Path) -> Path:

@@ -82,7 +82,13 @@ class Client:
         if staying is not self.samples:  # erasing a sample that was not drawn leaves the draws as they are
             work = replace(work, samples=staying.ids, rows=self._batches(task.round, staying))
         steps = min(WITNESSED_STEPS, len(work.rows))
-        return replace(work, rows=work.rows[:steps], streams=work.streams[:steps])
+        drawn, rows = np.unique(work.rows[:steps], return_inverse=True)  # other samples may be gone from the data
+        return replace(
+            work,
+            samples=tuple(work.samples[place] for place in drawn.tolist()),
+            rows=rows.reshape(steps, -1),
+            streams=work.streams[:steps],
+        )
 
     def _round(self, task: TrainTask, draws: LocalDraws) -> LocalRound:
         after = min(WITNESSED_STEPS, len(draws.rows)) if self._plan.has_witness(task.round) else 0
@@ -113,14 +119,7 @@ class Client:
 
     def what_would_change(self, query: ForgetQuery) -> ForgetReply:
         """Return the first step that used each sample, and whether the client would be empty without them."""
-        for sample in query.samples:
-            if sample not in self.samples:
-                raise UnknownTarget(
-                    f"client {shown(self.id)} has no sample {shown(sample)}",
-                    hint=f"see `fedforget clients RUN --client {shown(self.id)}`",
-                )
-        steps = tuple(self._first_use.of(sample) for sample in query.samples)
-        return ForgetReply(self.id, steps, now_empty=len(set(query.samples)) == len(self.samples))
+        return forget_reply(query, self.samples, self._first_use.known())
 
     def what_would_join(self, query: JoinQuery) -> JoinReply:
         """Return the first step whose mini-batch, drawn from the larger set, holds one of the new samples."""
@@ -139,3 +138,18 @@ class Client:
 
     def rewind(self, last_step: int) -> None:
         self._first_use.rewind(last_step)
+
+
+def forget_reply(query: ForgetQuery, samples: IdSet, first_steps: Mapping[Id, int]) -> ForgetReply:
+    """Return the first step that used each sample, and whether the client would be empty without them.
+
+    ``first_steps``: of the samples that were used.
+    """
+    for sample in query.samples:
+        if sample not in samples:
+            raise UnknownTarget(
+                f"client {shown(query.client)} has no sample {shown(sample)}",
+                hint=f"see `fedforget clients RUN --client {shown(query.client)}`",
+            )
+    steps = tuple(map(first_steps.get, query.samples))
+    return ForgetReply(query.client, steps, now_empty=len(set(query.samples)) == len(samples))

@@ -23,7 +23,7 @@ class FirstUse:
         self.ids = ids
         self._when: NDArray[np.int64] = np.full(len(ids), NEVER, np.int64)
         if known:
-            self._when[self.places(ids, list(known))] = list(known.values())
+            self._when[ids.places_of(list(known))] = list(known.values())
 
     def note(self, positions: NDArray[np.intp], when: int) -> list[Id]:
         """Note a use. Return the ids for which it was the first."""
@@ -40,23 +40,15 @@ class FirstUse:
 
     def look_up(self, ids: Sequence[Id]) -> NDArray[np.int64]:
         """Return the first use of each id, ``NEVER`` where there was none."""
-        return self._when[self.places(self.ids, ids)]
-
-    @staticmethod
-    def places(within: IdSet, ids: Sequence[Id]) -> NDArray[np.intp]:
-        """Return the position of each of ``ids`` in a set. Raise KeyError if one is not in it."""
-        found = [within.place_of(identifier) for identifier in ids]
-        if None in found:
-            raise KeyError(ids[found.index(None)])
-        return np.array(found, np.intp)
+        return self._when[self.ids.places_of(ids)]
 
     def rewind(self, last: int) -> None:
         """Drop every use after ``last``."""
         self._when[self._when > last] = NEVER
 
-    def without(self, ids: Collection[Id]) -> FirstUse:
-        """Return the first uses of the remaining ids."""
-        left = self.ids.without(ids)
+    def without(self, ids: Collection[Id], left: IdSet | None = None) -> FirstUse:
+        """Return the first uses of the remaining ids. ``left``: these ids, if the caller has them already."""
+        left = self.ids.without(ids) if left is None else left
         gone = [place for identifier in set(ids) if (place := self.ids.place_of(identifier)) is not None]
         made = FirstUse(left)
         made._when = np.delete(self._when, gone)

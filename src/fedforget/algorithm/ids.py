@@ -10,7 +10,7 @@ import hashlib
 import operator
 import re
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import compress, pairwise
 
@@ -22,6 +22,7 @@ from fedforget.errors import InvalidId, quoted
 Id = int | str
 
 BLOCK_BYTES = 16
+_BLOCK = np.dtype(f"S{BLOCK_BYTES}")  # compared byte by byte; zeros at the end count, because all have one length
 _INTEGER_LIMIT = 2**63
 _DECIMAL = re.compile(r"0|[1-9][0-9]{0,18}", re.ASCII)
 _PERSON = b"fedforget/id/1"
@@ -146,6 +147,19 @@ class IdSet:
         block = id_block(identifier)
         place = bisect_left(range(len(self)), block, key=lambda row: self.blocks[row].tobytes())
         return place if place < len(self) and self.blocks[place].tobytes() == block else None
+
+    def places_of(self, ids: Sequence[Id]) -> NDArray[np.intp]:
+        """Return the position of each of these ids. Raise KeyError if one is not in the set."""
+        if not len(ids):
+            return np.empty(0, np.intp)
+        wanted = np.frombuffer(b"".join(map(id_block, ids)), _BLOCK)
+        own = np.ascontiguousarray(self.blocks).view(_BLOCK).ravel()
+        places = np.searchsorted(own, wanted)
+        missing = places == len(own)
+        missing[~missing] = own[places[~missing]] != wanted[~missing]
+        if missing.any():
+            raise KeyError(ids[int(missing.argmax())])
+        return places
 
     def at(self, place: int) -> Id:
         """Return the id at a position."""

@@ -37,7 +37,7 @@ class ServerInMemory:
         return max(kept for kept in self._states if kept <= round_)
 
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
-        places = FirstUse.places(self.roster, drawn)
+        places = self.roster.places_of(drawn)
         self._first_use.note(places, round_)
         self._states[round_] = state
         self.rounds_done = round_

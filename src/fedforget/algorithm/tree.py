@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -50,6 +50,12 @@ def labels_of(key: bytes, ids: IdSet) -> list[bytes]:
     return _hashes(_LABEL, _beside(b"".join(salts_of(key, ids)), ids.blocks.tobytes(), BLOCK_BYTES))
 
 
+def labeller(key: bytes) -> Callable[[Id], bytes]:
+    """Return the function from an id to its label: faster than ``labels_of`` where ids come one at a time."""
+    encrypt = _cipher(key).update
+    return lambda identifier: label_of(encrypt(id_block(identifier)), identifier)
+
+
 def value_of(salt: bytes, content: bytes) -> bytes:
     """Return the value of a sample's leaf. A reader without the salt cannot test a guess of its content digest."""
     return _hash(_VALUE + salt + content)
@@ -57,11 +63,10 @@ def value_of(salt: bytes, content: bytes) -> bytes:
 
 def leaves_of(key: bytes, ids: IdSet, contents: Sequence[bytes]) -> list[Leaf]:
     """Return the leaf of each sample, given its content digest."""
-    salts = salts_of(key, ids)
-    return [
-        (label, value_of(salt, content))
-        for label, salt, content in zip(labels_of(key, ids), salts, contents, strict=True)
-    ]
+    blocks = ids.blocks.tobytes()
+    salts = _cipher(key).update(blocks)
+    labels = _hashes(_LABEL, _beside(salts, blocks, BLOCK_BYTES))
+    return list(zip(labels, _hashes(_VALUE, _beside(salts, b"".join(contents), CONTENT_BYTES)), strict=True))
 
 
 def roots_of(keys: Sequence[bytes], contents: Contents) -> list[bytes]:

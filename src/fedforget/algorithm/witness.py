@@ -23,7 +23,7 @@ from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import WITNESS_DIGEST_BYTES, LocalRound, TrainTask
-from fedforget.errors import NonFiniteLoss, TrainingFailed
+from fedforget.errors import DataChanged, FedForgetError, InvalidInput, NonFiniteLoss, TrainingFailed
 
 SAME_NUMBER = 1e-3  # of a loss or an update: other hardware or libraries change less, another learner more
 _ROUNDED_LOSS = 1e-5
@@ -55,8 +55,9 @@ def repeat_witness(
 
     Requests that rewind to ``rounds`` erase nothing that a round up to it drew, so every client can repeat its witness
     of such a round; the latest comes first. In a later round a client can repeat its witness if it loses no sample, or,
-    as a last resort, if the samples that it loses are still ``intact`` in the data. ``all_clients``: ask every client
-    of the round. ``comparable``: which rounds to compare. ``bitwise``: see ``Federation.repeats``.
+    as a last resort, if it is ``intact``: the samples of its first steps may still be in the data. One whose samples
+    have changed is passed over. ``all_clients``: ask every client of the round. ``comparable``: which rounds to
+    compare. ``bitwise``: see ``Federation.repeats``.
     """
     for each in _repeatable(server, rounds, requests, intact):
         for round_ in _witnessed_rounds(server.plan, each.last, each.before):
@@ -83,6 +84,7 @@ class _Repeatable:
     may_ask: Callable[[Id], bool]
     leaving: Mapping[Id, Sequence[Id]]  # samples of each client that these rounds did not draw
     stays: bool
+    changed_data: tuple[type[FedForgetError], ...] = ()  # errors of a client whose data are gone: ask the next
 
 
 def _repeatable(
@@ -95,7 +97,7 @@ def _repeatable(
         leaving.setdefault(request.client, []).extend(() if request.sample is None else (request.sample,))
     yield _Repeatable(min(rounds, done), 0, lambda _: True, leaving, stays=True)
     yield _Repeatable(done, rounds, lambda client: client not in leaving, {}, stays=False)
-    yield _Repeatable(done, rounds, intact, {}, stays=False)
+    yield _Repeatable(done, rounds, intact, {}, stays=False, changed_data=(DataChanged, InvalidInput))
 
 
 def _slots(server: Server, round_: int) -> list[Id]:
@@ -149,6 +151,8 @@ def _repeat_round(
             agrees = server.federation.repeats(task, by.leaving.get(client, ()), bitwise=bitwise)
         except NonFiniteLoss:
             agrees = False  # the original step was finite
+        except by.changed_data:
+            continue
         except TrainingFailed as error:
             failure = error
             continue

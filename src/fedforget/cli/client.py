@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,11 +15,13 @@ from fedforget.cli.app import app
 from fedforget.cli.client_data import ClientDataOptions
 from fedforget.cli.option_groups import grouped
 from fedforget.cli.output import Output, pairs, table
-from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 from fedforget.client_side.identity import Identity
 from fedforget.disk.files import require_place, write_durably
 from fedforget.errors import InvalidInput, escaped, shown
 from fedforget.requests.lifecycle import Basis, Receipt, basis_of
+
+if TYPE_CHECKING:
+    from fedforget.client_side.client_state import ClientState, ClientStatus, Synchronised
 
 client = typer.Typer(help="One client of a deployment, on its own machine.", no_args_is_help=True)
 app.add_typer(client, name="client")
@@ -56,6 +58,8 @@ def init(
     if again:
         state = _begun_again(state_dir, who, seed, source)
     else:
+        from fedforget.client_side.client_state import ClientState  # noqa: PLC0415 (few commands need it)
+
         samples, noted = source.chosen(who)
         state = ClientState.init(state_dir, who, samples, seed=seed, dataset=noted)
     place = _write_enrolment(state, out)
@@ -64,7 +68,7 @@ def init(
 
 
 def _begun_again(state_dir: Path, who: Id, seed: str | None, source: ClientDataOptions) -> ClientState:
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     if state.client != who or seed is not None:
         raise InvalidInput(
             f"{state_dir} is that of client {shown(state.client)}, which keeps its id and its seed",
@@ -87,9 +91,15 @@ def enrolment(
     output: Output,
 ) -> None:
     """Write the enrolment file again: id, commitment, root and public key, nothing secret."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     facts = {"client": state.client, "enrolment": _write_enrolment(state, out)}
     output.emit(facts, lambda: pairs(facts))
+
+
+def _state_in(directory: Path) -> ClientState:
+    from fedforget.client_side.client_state import ClientState  # noqa: PLC0415 (no other command needs it)
+
+    return ClientState(directory)
 
 
 def _write_enrolment(state: ClientState, out: Path | None) -> str | None:
@@ -108,7 +118,7 @@ def _facts(status: ClientStatus) -> dict[str, Any]:
 @grouped
 def status(state_dir: StateDir, *, output: Output) -> None:
     """Show the status of a client. The counts are never sent to the server."""
-    found = ClientState(state_dir).status()
+    found = _state_in(state_dir).status()
     facts, waiting = _facts(found), found.open_requests
 
     def text() -> str:
@@ -127,7 +137,7 @@ def samples(
     output: Output,
 ) -> None:
     """List the ids of a client's samples. They stay here: the server does not learn them."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     ids = state.samples()
     shown_ids = ids if limit is None else ids[:limit]
     left = len(ids) - len(shown_ids)
@@ -150,9 +160,7 @@ def forget_samples(
 ) -> None:
     """Forget samples of this client. The server learns the first changed round, and never which samples."""
     _show(
-        ClientState(state_dir).forget(
-            sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key
-        ),
+        _state_in(state_dir).forget(sample, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key),
         output,
     )
 
@@ -168,7 +176,7 @@ def leave(
     output: Output,
 ) -> None:
     """Forget the whole client."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     _show(state.leave(basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key), output)
 
 
@@ -187,7 +195,7 @@ def sync(
     output: Output,
 ) -> None:
     """Compare the dataset with the recorded samples: forget missing and changed ones, add changed and new ones."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     samples = source.again(state.client, Identity.read(state.path).dataset, state.path)
     done = state.sync(
         samples, basis=basis_of(basis), deadline=deadline, idempotency_key=idempotency_key,
@@ -225,7 +233,7 @@ def receipt(
     output: Output,
 ) -> None:
     """Print the signed receipt of a request of this client, or list its requests."""
-    state = ClientState(state_dir)
+    state = _state_in(state_dir)
     if opening is not None:
         place = require_place(opening, outside=state.path)
         write_durably(place, state.opening().encode(), mode=0o600)

@@ -13,8 +13,9 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.cli.options import DataDir
 from fedforget.client_side.identity import Settings
+from fedforget.client_side.recorded_samples import recorded_samples
 from fedforget.data.federations import DataChoice, chosen
-from fedforget.data.one_client import function_noted, samples_of, samples_of_function, samples_recorded
+from fedforget.data.one_client import function_noted, samples_of, samples_of_function
 from fedforget.errors import InvalidInput
 
 _PARTITION_SEED = 1  # every client must partition a named dataset in the same way
@@ -53,4 +54,4 @@ class ClientDataOptions:
         """Return a client's samples from the source that the options name, else from the recorded one."""
         if self.data is not None:
             return self.chosen(client)[0]
-        return samples_recorded(noted, client, state_dir, data_dir=self.data_dir, hint=_GIVE)
+        return recorded_samples(noted, client, state_dir, data_dir=self.data_dir, hint=_GIVE)

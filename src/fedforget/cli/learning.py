@@ -15,7 +15,9 @@ from fedforget.cli.option_groups import grouped
 from fedforget.cli.options import PlanOptions, RoundsOptions
 from fedforget.cli.output import Output, standing
 from fedforget.cli.planning import rho_warnings
+from fedforget.cli.room import room_for
 from fedforget.cli.sessions import session_on, traffic_of
+from fedforget.data.check import doubt_about
 from fedforget.errors import InvalidInput, quoted
 from fedforget.planner.storage import kept_bytes
 from fedforget.requests.request_file import read_requests
@@ -46,6 +48,9 @@ def train(
     _require_supported(device)
     path, created = _started(run, out, plan.with_file().with_preset(), until_round, without, how, enrolled or [])
     with run_directory.writing(path) as opened:
+        doubts = _doubts(opened, how.data_dir) if created else []
+        for doubt in doubts:
+            output.warn(doubt)
         goal = goal_of(opened.file.plan.rounds, until_round)
         if opened.server.rounds_done == 0 < goal and len(opened.server.roster):
             output.announce(_storage_needed(opened, goal))
@@ -56,10 +61,20 @@ def train(
             status = session.train(goal)
             traffic = traffic_of(session, how)
     warnings = [] if status.rho_s is None else rho_warnings(status.rho_s, status.rho_c)
-    output.emit({**asdict(status), **traffic, "warnings": warnings}, lambda: standing(asdict(status)))
+    output.emit({**asdict(status), **traffic, "warnings": [*doubts, *warnings]}, lambda: standing(asdict(status)))
     output.warn_of_clients(status.problems)
     for warning in warnings:
         output.warn(warning)
+
+
+def _doubts(run: OpenRun, data_dir: Path | None) -> list[str]:
+    """Whether a new run has data that are not the published ones; the plan holds their checksum."""
+    said = run.file.dataset
+    if "checksum" not in said:
+        return []
+    place = str(data_dir) if data_dir is not None else "the data directory"
+    doubt = doubt_about(str(said["name"]), str(said["checksum"]), str(said["which"]), place)
+    return [] if doubt is None else [doubt]
 
 
 def _require_supported(device: str) -> None:
@@ -106,6 +121,7 @@ def _started(
         model=options.model,
         weights=None if options.weights is None else Path(options.weights),
         enrolments=read_enrolments(enrolled),
+        require_room=room_for(out, until_round),
     )
 
 

@@ -63,12 +63,20 @@ def _plan_text(facts: Facts) -> str:
         ("E", f"{facts['local_steps']:,}", "local steps per round"),
         ("R", f"{facts['rounds']:,}", "rounds"),
         ("T", f"{facts['steps']:,}", "steps in all"),
-        ("rho_s", f"{facts['rho_s']:.4g}", "sample-level, of the smallest client" if "to" in each else "sample-level"),
+        ("rho_s", f"{facts['rho_s']:.4g}", _rho_s_words(facts)),
         ("rho_c", f"{facts['rho_c']:.4g}", "client-level"),
     ]
     width = max(len(value) for _, value, _ in rows)
     note = f"note: {facts['workers']['note']}" if facts["workers"]["note"] else ""
     return _section("plan", *(f"{name:<5}  {value:>{width}}  {what}" for name, value, what in rows), note)
+
+
+def _rho_s_words(facts: Facts) -> str:
+    """Clients of different sizes differ in rho_s: the worst is shown, and the mean over the samples beside it."""
+    spread = facts["samples_per_client"]
+    if spread["smallest"] == spread["largest"]:
+        return "sample-level"
+    return f"sample-level, of the smallest client; {facts['sample']['rho']:.4g} on average over the samples"
 
 
 def _forgetting_text(facts: Facts) -> str:

@@ -40,6 +40,9 @@ def reproduce(
             show_default="FEDFORGET_PUBLISHED, or the paper's Figures 5-8",
         ),
     ] = None,
+    accept_data: Annotated[
+        bool, typer.Option("--accept-data", help="Take data that are not the published ones.")
+    ] = False,
     markdown: Annotated[Path | None, typer.Option(help="With report: also write the page of results.")] = None,
     *,
     how: EngineOptions,
@@ -71,7 +74,8 @@ def reproduce(
         names = _NAMES if what == "all" else (what,)
         cells = partial(output.progress, unit="cell")
         with how.workforce().shared() as workforce:
-            chosen = Choice(scale, runs, tuple(dataset or ()), how.data_dir, workforce, _beats(scale, output))
+            chosen = Choice(scale, runs, tuple(dataset or ()), how.data_dir, workforce, _beats(scale, output),
+                            accept_data=accept_data)  # fmt: skip
             parts = experiments.reproduce(names, chosen, out, curves, say=output.announce, progress=cells)
     output.emit(_facts(parts, out), lambda: _text(parts, out))
 

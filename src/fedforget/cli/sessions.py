@@ -16,9 +16,7 @@ from fedforget.cli.options import RoundsOptions
 from fedforget.cli.output import Output
 from fedforget.federation.traffic import Traffic
 from fedforget.requests.lifecycle import Receipt, Submission
-from fedforget.session.deployment import Deployment
 from fedforget.session.options import RoundOptions
-from fedforget.session.reaching import deployed_wire
 from fedforget.session.session import Session
 from fedforget.session.status import Status, status_of
 from fedforget.store.run_directory import OpenRun
@@ -78,6 +76,9 @@ def session_on(
             advance, how.eval_every, recompute_all=how.recompute_all, accept_mixed=how.accept_mixed
         )
         if workforce.superlink is not None:
+            from fedforget.session.deployment import Deployment  # noqa: PLC0415 (only deployments need it)
+            from fedforget.session.reaching import deployed_wire  # noqa: PLC0415
+
             output.announce("clients are reached by Flower, which takes a quarter of a minute to start")
             wire, engine = deployed_wire(workforce), partial(builtin.remote_engine_of, run, data_dir=how.data_dir)
             with Deployment.on(run, wire, engine, options) as deployment:

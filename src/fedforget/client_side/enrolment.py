@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.algorithm.ids import Id, canonical_id
-from fedforget.disk.parsing import parse_object
+from fedforget.disk.ed25519 import load_honest_key
 from fedforget.errors import FedForgetError, InvalidInput
+from fedforget.evidence.receipts import strict_json
 from fedforget.evidence.receipts.receipt_key import public_pem
 
 FORMAT = 1
@@ -49,28 +49,34 @@ class Enrolment:
     def parsed(cls, data: bytes) -> Enrolment:
         """Parse an untrusted enrolment file. Raise InvalidInput if it is invalid."""
         try:
-            return cls._parsed(parse_object(data))
-        except (ValueError, KeyError, TypeError, AttributeError, InvalidSignature, FedForgetError) as error:
+            return cls._parsed(strict_json.parse(data))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FedForgetError) as error:
             raise InvalidInput(f"this is not an enrolment of a client: {str(error)[:200]}", hint=HINT) from error
 
     @classmethod
-    def _parsed(cls, raw: Mapping[str, Any]) -> Enrolment:
-        if raw.keys() != _FIELDS or raw["format"] != FORMAT:
+    def _parsed(cls, raw: Any) -> Enrolment:
+        if not isinstance(raw, dict) or raw.keys() != _FIELDS or raw["format"] != FORMAT:
             raise ValueError("its fields or its format are others")
-        key = serialization.load_pem_public_key(raw["public_key"].encode())
-        if not isinstance(key, Ed25519PublicKey):
-            raise TypeError("its key is of another kind")
+        try:
+            key = load_honest_key(raw["public_key"].encode())
+        except ValueError as error:
+            raise ValueError(f"it holds {error}") from error
         found = cls(canonical_id(raw["client"]), bytes.fromhex(raw["commitment"]), bytes.fromhex(raw["root"]), key)
         if len(found.commitment) != len(found.root) or len(found.root) != 32:  # noqa: PLR2004 (bytes of BLAKE2b-256)
             raise ValueError("a digest has another length")
-        if found._fields() != {name: value for name, value in raw.items() if name != "signature"}:
+        signature = bytes.fromhex(raw["signature"])
+        if _canonical({**found._fields(), "signature": signature.hex()}) != _canonical(raw):
             raise ValueError("it is not in canonical form")
         try:
-            key.verify(bytes.fromhex(raw["signature"]), _message(found._fields()))
+            key.verify(signature, _message(found._fields()))
         except InvalidSignature as error:
             raise ValueError("its signature does not verify") from error
         return found
 
 
 def _message(fields: Mapping[str, Any]) -> bytes:
-    return _PURPOSE + json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    return _PURPOSE + _canonical(fields)
+
+
+def _canonical(fields: Mapping[str, Any]) -> bytes:
+    return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()

@@ -133,7 +133,7 @@ class OwnBook:
         self._known = book
 
     def _root_at(self, book: Book) -> bytes:
-        return roots_of([self._key], book.contents_of(slice(0, 1)))[0]
+        return roots_of([self._key], book.contents_of([0]))[0]
 
     def _root_of(self, book: Book) -> bytes:
         """Return the root in the header: it covers the client's commitment and the root over its samples."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedforget.data.digits import Digits
 from fedforget.data.places import find
-from fedforget.data.registry import DIGITS, NATURAL, dataset_of
+from fedforget.data.registry import DATASETS, DIGITS, NATURAL, dataset_of
 from fedforget.errors import DataMissing
 
 
@@ -52,6 +52,19 @@ def check(name: str, data_dir: Path | None = None) -> DataCheck:
         checksum_ok=None if known is None else known == checksum,
         place=source.place,
     )
+
+
+def doubt_about(name: str, checksum: str | None, which: str | None, place: str) -> str | None:
+    """Why data may not be the published ones, in one line; None if their checksum is a known one.
+
+    The checksum is of the content: it also tells files of one dataset under another's name, and swapped splits.
+    """
+    if name == DIGITS or checksum in dataset_of(name).checksums.values():
+        return None
+    other = next((title for title, each in DATASETS.items() if checksum in each.checksums.values()), None)
+    if other is not None:
+        return f"the data of {name} in {place} are those of {other}"
+    return f"the {which} of {name} in {place} has no checksum that is known: it is altered, or not the published data"
 
 
 def is_found(name: str, data_dir: Path | None = None) -> str | None:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +52,8 @@ class Database:
     ) -> None:
         """Create the file, or open and validate an existing one; ``writable`` also calls ``begin_writing``.
 
-        ``trusted``: the file is known to be as FedForget wrote it, so only its tables are compared.
+        ``trusted``: the file is known to be as FedForget wrote it. It is opened when it is first read, and only its
+        tables are compared.
         """
         self.path = path
         self.behind: WriteBehind | None = None
@@ -61,23 +63,41 @@ class Database:
         self._writing = create
         self._bound: read_only.Bound | None = None
         self.page_sum: int | None = None  # of the file without its log, where it is known; see ``page_sum``
+        self._connected: sqlite3.Connection | None = None
+        self._connect: Callable[[], sqlite3.Connection] = partial(
+            self._validated, schema, version, trusted
+        )  # when it is first read
         with self.errors():
             if create:
-                self._connection = connections.create(path, schema, version)
+                self._connected = connections.create(path, schema, version)
+            elif trusted:
+                read_only.refuse_journal(path)
             else:
-                self._connection, self._bound = read_only.connect(path, schema, version, trusted=trusted)
+                self._connected = self._connect()
         if writable and not create:
             self.begin_writing()
+
+    def _validated(self, schema: str, version: int, trusted: bool) -> sqlite3.Connection:
+        connection, self._bound = read_only.connect(self.path, schema, version, trusted=trusted)
+        return connection
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._connected is None:
+            self._connected = self._connect()
+        return self._connected
 
     def begin_writing(self) -> None:
         """Reopen the file for writing. Commits go to a write-ahead log until it is closed."""
         if self._writing:
             return
         Door(self.path.parent).require_own(self.path.name)
-        self._connection.close()
+        with self.errors():
+            _ = self._connection  # compared with its schema before it is written
+        self.close()
         self._writing, self._bound = True, None
         with self.errors():
-            self._connection = connections.connect(self.path)
+            self._connected = connections.connect(self.path)
 
     @property
     def is_writing(self) -> bool:
@@ -91,9 +111,9 @@ class Database:
 
     def make_private(self) -> None:
         """Continue on a copy in memory. Changes never reach the file."""
-        self._connection.close()
+        self.close()
         with self.errors():
-            self._connection = read_only.private(self.path)
+            self._connected = read_only.private(self.path)
 
     @contextlib.contextmanager
     def errors(self) -> Iterator[None]:
@@ -168,9 +188,10 @@ class Database:
 
     def rows(self, sql: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.errors():
+            connection = self._connection
             if self._bound is not None:
                 self._bound.ticks = 0
-            return self._connection.execute(sql, values).fetchall()
+            return connection.execute(sql, values).fetchall()
 
     def rows_in(self, sql: str, column: str, values: Sequence[Any]) -> list[tuple[Any, ...]]:
         """Return the rows of a query, without WHERE, whose column has one of these values."""
@@ -230,12 +251,12 @@ class Database:
 
     def close(self) -> None:
         """Close without rebuilding. The next opening recovers a log that is left."""
-        self._connection.close()
+        if self._connected is not None:
+            self._connected.close()
 
     def reopen(self) -> None:
-        """Open the file for reading again, after this process has closed it in canonical form."""
-        with self.errors():
-            self._connection = read_only.reopened(self.path)
+        """Read the file again from now on, after this process has closed it in canonical form."""
+        self._connected, self._connect = None, partial(read_only.reopened, self.path)
         self._writing = self.changed = False
 
     def close_canonical(self) -> None:
@@ -257,6 +278,7 @@ class Database:
         discard(rebuilt)
         create_private(rebuilt)  # seeds are secret
         try:
+            self._connection.execute("PRAGMA synchronous=OFF")  # the log is folded in, and the copy is synced below
             self._connection.execute("VACUUM INTO ?", (str(rebuilt),))
             descriptor = os.open(rebuilt, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
             try:

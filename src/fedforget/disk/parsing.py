@@ -1,11 +1,14 @@
-"""Parse JSON and TOML from files of a run. Every malformed, oversized or deeply nested text raises ValueError."""
+"""Parse JSON and TOML from files of a run. Every malformed, oversized or deeply nested text raises ValueError.
+
+JSON is UTF-8, gives no key twice, and has no NaN or Infinity.
+"""
 
 from __future__ import annotations
 
 import json
 import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from fedforget.errors import RunDamaged
 
@@ -18,9 +21,23 @@ def parse_json(text: str | bytes) -> Any:
     if len(text) > LONGEST or sum(map(text.count, marks)) > _MOST_PARTS:
         raise ValueError("it is too long")
     try:
-        return json.loads(text)
+        unicode = text if isinstance(text, str) else text.decode()
+        return json.loads(unicode, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     except RecursionError as error:
         raise ValueError("it nests too deeply") from error
+
+
+def unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The ``object_pairs_hook`` that raises ValueError if a key is given twice."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key is given twice")
+    return found
+
+
+def refuse_constant(constant: str) -> NoReturn:
+    """The ``parse_constant`` that raises ValueError for NaN and Infinity."""
+    raise ValueError(f"{constant} is not a JSON number")
 
 
 def parse_object(text: str | bytes) -> dict[str, Any]:

@@ -27,6 +27,7 @@ from fedforget.experiments.problems import (
     build_linear_problem,
     build_problem,
     bytes_of_rounds,
+    data_of,
     datasets_of,
     halved,
     training_of,
@@ -48,12 +49,14 @@ def cells(choice: Choice) -> Iterator[Cell]:
     for dataset in datasets_of(choice, DATASETS):
         start = f"{NAME}/{choice.scale}/{dataset}"
         seconds = 1.0 if dataset == DIGITS else _CENTRAL_SECONDS
-        yield Cell(f"{start}/{LINEAR}", seconds, partial(central_rows, dataset, choice))
+        yield Cell(f"{start}/{LINEAR}", seconds, partial(central_rows, dataset, choice), data=data_of(dataset))
         for seed in choice.seeds(NAME, dataset):
             for method, linear in ((Fats, False), (FedAvg, False), (Fats, True)):
                 work = _Work(up_to_requests(dataset, method, choice), method, seed, choice, linear)
                 used = described(work.training.plan.local)
-                yield Cell(f"{start}/{work.name}/{seed}", work.seconds, work.rows, seed, work.disk, used)
+                yield Cell(
+                    f"{start}/{work.name}/{seed}", work.seconds, work.rows, seed, work.disk, used, data_of(dataset)
+                )
 
 
 def up_to_requests(dataset: str, method: type[Method], choice: Choice) -> Training:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedforget.experiments.rows import SMALL, SMOKE, Row
@@ -22,8 +22,10 @@ class Choice:
     datasets: tuple[str, ...] = ()  # empty: all of the experiment
     data_dir: Path | None = None
     workforce: Workforce = _INLINE
-    heartbeat: Callable[[str], None] | None = None  # receives the rounds within a long cell
-    check_data: bool = True  # refuse missing datasets
+    heartbeat: Callable[[str], None] | None = None  # hears about rounds inside a long cell
+    check_data: bool = True  # refuse datasets that are not here
+    accept_data: bool = False  # take data that are not the published ones
+    checksums: Mapping[str, str] = field(default_factory=dict)  # of the data that were found at the start, by name
 
     def seeds(self, experiment: str, dataset: str) -> range:
         """Return the seeds, one per run: half of them at ``small``, one at ``smoke``."""
@@ -45,3 +47,4 @@ class Cell:
     seed: int | None = None
     disk: int = 0  # at most, of states in temporary files at the same time
     optimizer: str | None = None  # the optimiser of its training; rows of another one are computed again
+    data: str | None = None  # the dataset whose files it reads

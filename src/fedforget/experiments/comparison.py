@@ -20,6 +20,7 @@ from fedforget.experiments.problems import (
     build_problem,
     bytes_of_rounds,
     choose_requests,
+    data_of,
     datasets_of,
     halved,
     leaving_clients,
@@ -38,8 +39,9 @@ Scheduled = tuple[Training, tuple[int, ...]]
 class Comparison:
     """One method on one training: it trains once, and both kinds of requests continue from there.
 
-    ``arrivals``: the rounds computed when requests come, whichever round the method has reached. After a single
-    arrival the method recovers even beyond the horizon, and FATS is compared with a training from scratch.
+    ``arrivals``: the rounds computed when requests come, whatever the method has reached by then. After a single
+    arrival every method goes on to the model of round R, the plan's horizon, however many rounds it has to compute,
+    and FATS is compared with a training from scratch. With several, all end when R rounds have been computed.
     """
 
     experiment: str
@@ -51,9 +53,9 @@ class Comparison:
 
     @property
     def seconds(self) -> float:
-        rounds = (3 if self._alone else 2) * self.training.plan.rounds
-        if self._alone and self.method is Fats:
-            rounds += 2 * self.arrivals[0]
+        rounds = 2 * self.training.plan.rounds
+        if self._alone:
+            rounds += self.arrivals[0] + (rounds if self.method is Fats else 0)
         return seconds_of(self.training, rounds, self.choice)
 
     @property
@@ -67,6 +69,7 @@ class Comparison:
         return len(self.arrivals) == 1
 
     def rows(self) -> list[Row]:
+        started = time.monotonic()
         problem = build_problem(self.training, self.seed, self.choice)
         shared = Life(
             self.method(problem), Meter(problem, leaving_clients(self._requests(problem, "client"))),
@@ -74,19 +77,21 @@ class Comparison:
         )  # fmt: skip
         shared.learn(computed=self.arrivals[0])
         whole = shared.meter.whole(shared.method.state.model)
-        return [row for level in LEVELS for row in self._level(problem, shared.fork(), level, whole)]
+        part = (time.monotonic() - started) / len(LEVELS)  # of the common training, so that a cell's seconds add up
+        return [row for level in LEVELS for row in self._level(problem, shared.fork(), level, whole, part)]
 
     def _requests(self, problem: Problem, level: str) -> list[Request]:
         """Return the requests of all arrivals, in order."""
         return choose_requests(problem, level, self.training.requests * len(self.arrivals), self.seed)
 
-    def _level(self, problem: Problem, life: Life, level: str, whole_before: float) -> list[Row]:
-        started, per_arrival = time.monotonic(), self.training.requests
+    def _level(self, problem: Problem, life: Life, level: str, whole_before: float, shared: float) -> list[Row]:
+        """``shared``: seconds of the common training that count for this level."""
+        started, per_arrival = time.monotonic() - shared, self.training.requests
         asked = self._requests(problem, level)
         law = self._law(problem, life, asked[:per_arrival])
         for number, until in enumerate((*self.arrivals[1:], self.training.plan.rounds)):
             life.unlearn(asked[number * per_arrival : (number + 1) * per_arrival], None if self._alone else until)
-            life.learn(computed=until)
+            life.learn(computed=None if self._alone else until)
         cost = sum((done.cost for done in life.unlearnings), Cost())
         facts = facts_of(self.experiment, self.training, problem, level, self.seed, self.choice.scale, len(asked))
         facts["method"] = self.method.name
@@ -129,7 +134,7 @@ def comparison_cells(
                 work = Comparison(experiment, training, arrivals, method, seed, choice)
                 cell = f"{experiment}/{choice.scale}/{dataset}/{name}/{seed}"
                 used = described(training.plan.local)
-                yield Cell(cell, work.seconds, work.rows, seed, work.disk, used)
+                yield Cell(cell, work.seconds, work.rows, seed, work.disk, used, data_of(dataset))
 
 
 def law_of_requests(problem: Problem, requests: Sequence[Request], rounds: int) -> Row:
@@ -184,14 +189,14 @@ def arrival_rows(facts: Row, life: Life, first: Row) -> list[Row]:
 
 
 def key_rows(facts: Row, life: Life, whole_before: float) -> list[Row]:
-    """Return accuracies on the whole test set: before the requests, at the lowest point, and at the end."""
+    """Accuracy on the whole test set before the requests, at the lowest point, and at the end; which model it is."""
     lowest = life.lowest[1] if life.lowest else life.method.state.model
-    at = {
-        "before": (life.before, whole_before),
-        "lowest": (life.lowest[0] if life.lowest else None, life.meter.whole(lowest)),
-        "end": (life.moments[-1].accuracy, life.meter.whole(life.method.state.model)),
-    }
-    return [
-        {**facts, "kind": kind, "accuracy": few, "accuracy_full": whole, "count": len(life.unlearnings)}
-        for kind, (few, whole) in at.items()
-    ]
+    first = life.unlearnings[0]
+    at: dict[str, Row] = {
+        "before": {"accuracy": life.before, "accuracy_full": whole_before,
+                   "rounds_computed": first.at, "round": first.goal},
+        "lowest": {"accuracy": life.lowest[0] if life.lowest else None, "accuracy_full": life.meter.whole(lowest)},
+        "end": {"accuracy": life.moments[-1].accuracy, "accuracy_full": life.meter.whole(life.method.state.model),
+                "rounds_computed": life.computed, "round": life.method.rounds_done},
+    }  # fmt: skip
+    return [{**facts, "kind": kind, **values, "count": len(life.unlearnings)} for kind, values in at.items()]

@@ -33,5 +33,5 @@ def _row(each: TableRow, numbers: Numbers, scale: str) -> Row:
         "experiment": NAME, "group": each.preset, "dataset": each.preset, "scale": scale,
         "kind": numbers.which, "count": numbers.samples, "M": numbers.clients, "N": numbers.mean_size,
         "K": each.clients_per_round, "b": each.batch_size, "E": each.local_steps, "R": each.rounds,
-        "rho_c": numbers.rho_c, "rho_s": numbers.rho_s, "largest": numbers.worst_rho_s,
+        "rho_c": numbers.rho_c, "rho_s": numbers.rho_s, "largest": numbers.worst_rho_s, "data": numbers.checksum,
     }  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +14,7 @@ from fedforget.experiments.drawing import (
     by,
     clean,
     exact_keys,
+    label_ends,
     legend_below,
     new_figure,
     pooled_mean,
@@ -31,6 +32,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_SHOWN = {
+    ("shakespeare", "b"): (40, 60, 80, 120, 180),
+    ("shakespeare", "M"): (390, 450, 540, 630),
+    ("shakespeare", "K"): (2, 3, 5, 7, 10),
+    ("femnist", "K"): (2, 3, 5, 7, 10),
+}  # the lines that are drawn
 _PANELS = {("shakespeare", 50, "sample"): "6a", ("shakespeare", 50, "client"): "6b"}
 
 
@@ -43,13 +50,15 @@ def draw_efficiency(rows: Sequence[Row], directory: Path, published: Published) 
 def _efficiency(rows: Sequence[Row], published: Published) -> Figure:
     panels = by(sorted(rows, key=lambda row: (row["level"] == "client", row["kind"])), "level", "kind")
     figure, axes = new_figure(len(panels), height=4.6, sharey=True)
-    for place, ((level, kind), group) in enumerate(panels.items()):
-        _efficiency_panel(axes[0][place], group, level, kind, published)
+    name_lines = [_efficiency_panel(axes[0][place], group, level, kind, published)
+                  for place, ((level, kind), group) in enumerate(panels.items())]  # fmt: skip
     axes[0][0].set_ylabel("mean unlearning time (steps)")
     dataset, rounds = rows[0]["dataset"], rows[0]["R"]
     named = [_PANELS.get((dataset, rounds, level)) for level in LEVELS]
     drawn = [row["steps"] or row["theory_steps"] for row in rows]
     _common_scale(axes[0][0], drawn + [value for panel in named for value in published.values(panel, "steps")])
+    for write in name_lines:
+        write()
     figure.suptitle(f"{NAMES[dataset]}: the time of one request, R = {rounds}, E = {rows[0]['E']}", fontsize=11)
     legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *named)])
     return figure
@@ -64,28 +73,40 @@ def _common_scale(axes: Axes, values: Sequence[float]) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
-def _efficiency_panel(axes: Axes, rows: Sequence[Row], level: str, kind: str, published: Published) -> None:
+def _efficiency_panel(
+    axes: Axes, rows: Sequence[Row], level: str, kind: str, published: Published
+) -> Callable[[], None]:
+    """Draw a panel; what is returned writes the names of its lines, when the common scale is set."""
     varied = "b" if level == "sample" else "M"
     ours = [row for row in rows if row["method"] == "FATS"]
-    lines = by(sorted(ours, key=lambda row: row[varied]), varied)
-    panel = _PANELS.get((rows[0]["dataset"], rows[0]["R"], level))
+    lines = by(_few_lines(sorted(ours, key=lambda row: row[varied]), varied), varied)
+    ends: list[tuple[float, float, str, Any]] = []
+    panel = _PANELS.get((rows[0]["dataset"], rows[0]["R"], level)) if kind == "equal" else None
     for colour, ((value,), group) in zip(shades(len(lines)), lines.items(), strict=True):
         points = by(sorted(group, key=lambda row: row["K"]), "K")
         slots = [key[0] for key in points]
         behind(axes, published.curve(panel, f"FATS {varied}={value}", "steps"), colour)
-        axes.plot(slots, [pooled_mean(each, "theory_steps") for each in points.values()], color=colour, linewidth=1.3)
-        axes.plot(slots, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4.5,
-                  label=f"{varied} = {value:,}")  # fmt: skip
+        exact = [pooled_mean(each, "theory_steps") for each in points.values()]
+        axes.plot(slots, exact, color=colour, linewidth=1.3)
+        axes.plot(slots, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4)
+        ends.append((slots[-1], exact[-1], f"{varied}={value:,}", colour))
     total = next(row["steps"] for row in rows if row["method"] == "FRS")
     axes.axhline(total, color=RED, linestyle="--", linewidth=1.5)
     axes.text(1.0, 1.04 * total, "FRS", color=RED, fontsize=9, ha="right", transform=axes.get_yaxis_transform())
     axes.set_yscale("log")
     axes.set_xticks(sorted({row["K"] for row in ours}))
-    sizes = "" if kind == "equal" else ", natural sizes (mean over clients)"
+    sizes = "" if kind == "equal" else ", natural sizes"
     axes.set_title(f"forgetting one {level}{sizes}", fontsize=10)
     axes.set_xlabel("clients per round, K")
-    axes.legend(fontsize=8, frameon=False, loc="lower right", ncols=2 if len(lines) > 4 else 1)  # noqa: PLR2004
+    axes.set_xlim(right=1.2 * max(row["K"] for row in ours))  # room for the names of the lines
     clean(axes)
+    return lambda: label_ends(axes, ends)
+
+
+def _few_lines(rows: Sequence[Row], column: str) -> list[Row]:
+    """The rows of the lines that are drawn: more than a few can't be told apart. All are in the CSV."""
+    shown = _SHOWN.get((rows[0]["dataset"], column), ())
+    return [row for row in rows if row[column] in shown] or list(rows)
 
 
 def draw_requests(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:  # noqa: ARG001
@@ -103,38 +124,37 @@ def _requests(rows: Sequence[Row]) -> Figure:
         f"{NAMES[first['dataset']]}: client requests, M = {first['M']:,}, R = {first['R']}, E = {first['E']}",
         fontsize=11,
     )
-    legend_below(figure, axes[0][0], 6, exact_keys())
+    legend_below(figure, None, 6, exact_keys())
     return figure
 
 
 def _requests_panel(axes: Axes, rows: Sequence[Row], kind: str) -> None:
-    lines = by(sorted(rows, key=lambda row: row["K"]), "K")
+    lines = by(_few_lines(sorted(rows, key=lambda row: row["K"]), "K"), "K")
+    ends: list[tuple[float, float, str, Any]] = []
     for colour, ((slots,), group) in zip(shades(len(lines)), lines.items(), strict=True):
         points = by(sorted(group, key=lambda row: row["requests"]), "requests")
         x = [key[0] for key in points]
-        axes.plot(x, [pooled_mean(each, "theory_steps") for each in points.values()], color=colour, linewidth=1.3)
-        axes.plot(x, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4,
-                  label=f"K = {slots}, ρ$_C$ = {group[0]['rho_c']:.2f}")  # fmt: skip
+        exact = [pooled_mean(each, "theory_steps") for each in points.values()]
+        axes.plot(x, exact, color=colour, linewidth=1.3)
+        axes.plot(x, [pooled_mean(each, "steps") for each in points.values()], "o", color=colour, markersize=4)
+        ends.append((x[-1], exact[-1], f"K = {slots}, ρ$_C$ = {group[0]['rho_c']:.2f}", colour))
     total = rows[0]["R"] * rows[0]["E"]
     most = max(row["requests"] for row in rows)
-    _frs(axes, total, most, kind)
+    ends.append(_frs(axes, total, most, kind))
     axes.set_xticks(range(1, most + 1))
     axes.set_xlabel("client requests")
     axes.set_title("all at once" if kind == AT_ONCE else kind, fontsize=10)
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    axes.set_xlim(right=1.32 * most)  # room for the names of the lines
     clean(axes)
+    label_ends(axes, ends)
 
 
-def _frs(axes: Axes, total: int, most: int, kind: str) -> None:
-    """One retraining for requests at once, one for each of a stream."""
-    x: list[Any] = [1, most]
+def _frs(axes: Axes, total: int, most: int, kind: str) -> tuple[float, float, str, Any]:
+    """One retraining for requests at once, one for each of a stream. Returns the end of the line."""
     y = [total, total] if kind == AT_ONCE else [total, most * total]
-    axes.plot(x, y, color=RED, linestyle="--", linewidth=1.5)
-    place = (0.98, total * 0.985) if kind == AT_ONCE else (0.60, 0.72 * most * total)
-    axes.text(
-        *place, "FRS" if kind == AT_ONCE else "FRS after each", color=RED, fontsize=9, ha="right",
-        va="top" if kind == AT_ONCE else "center", transform=axes.get_yaxis_transform(),
-    )  # fmt: skip
+    axes.plot([1, most], y, color=RED, linestyle="--", linewidth=1.5)
     axes.margins(x=0.04)
     axes.tick_params(colors=INK)
+    return most, y[1], "FRS" if kind == AT_ONCE else "FRS after each", RED

@@ -23,18 +23,23 @@ from fedforget.experiments.drawing import (
     published_keys,
     runs_words,
     save_each,
-    shades,
 )
 from fedforget.experiments.published import Published
 from fedforget.experiments.rows import PAPER, Row
 from fedforget.experiments.tradeoff import BATCH, SLOTS, SLOTS_SAME_RHO_S
-from fedforget.plots.picture import BLUE, GREY, RED
+from fedforget.plots.picture import BLUE, GREY
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_RUNS = "thin: {}; thick: their mean, in which a run that has ended keeps its last value"
 CURVE = ("learned", "removed", "learned again")
+_GREEN = "#2f855a"
+_MARKS: Any = (  # the second curve's times are the first's: open marks show what is below
+    {"marker": "o", "markersize": 3.5, "linewidth": 2.2, "zorder": 2},
+    {"marker": "D", "markersize": 7.5, "markerfacecolor": "none", "linewidth": 1.0, "zorder": 3},
+)
 _PANELS = {
     ("performance", "mnist", "sample"): "5a", ("performance", "fashion-mnist", "sample"): "5b",
     ("performance", "mnist", "client"): "5d", ("performance", "fashion-mnist", "client"): "5e",
@@ -49,68 +54,86 @@ def draw_lives(rows: Sequence[Row], directory: Path, published: Published) -> li
 
 
 def _lives(rows: Sequence[Row], published: Published) -> Figure:
-    figure, axes = new_figure(2, sharey=True, height=4.2, width=5.2)
+    figure, axes = new_figure(2, sharey=True, height=4.4)
     first = rows[0]
     panels = {level: _PANELS.get((first["experiment"], first["dataset"], level)) for level in LEVELS}
     if first["scale"] != PAPER:  # other rounds: the published curve shows another training
         panels = dict.fromkeys(LEVELS)
     for place, (level, panel) in enumerate(panels.items()):
-        _life_panel(axes[0][place], [row for row in rows if row["level"] == level], panel, published)
-        axes[0][place].set_title(f"forgetting {level}s", fontsize=10)
+        _life_panel(axes[0][place], [row for row in rows if row["level"] == level], level, panel, published)
     axes[0][0].set_ylabel("test accuracy")
     asked = min((row["rounds_computed"] for row in rows if row["kind"] == "removed"), default=first["R"])
     at_requests = f"{first['rho_c'] * asked / first['R']:.2f} at round {asked}"
     rho = f"ρ$_C$ = {at_requests}, {first['rho_c']:.2f} at R = {first['R']}"
     sizes = f"M = {first['M']:,}, K = {first['K']}, b = {first['b']}, E = {first['E']}"
     lived = [row for row in rows if row["kind"] == "summary"]
-    figure.suptitle(f"{NAMES[first['dataset']]}: {sizes}; {rho}\n{runs_words(lived)}", fontsize=11)
-    legend_below(figure, axes[0][0], 4, published_keys(published, *panels.values()))
+    figure.suptitle(f"{NAMES[first['dataset']]}: {sizes}; {rho}\n{runs_words(lived, _RUNS)}", fontsize=11)
+    methods = {row["method"] for row in rows}
+    names = {f"{method}, published": colour for method, colour in METHOD_COLOURS.items() if method in methods}
+    legend_below(figure, axes[0][0], 4, published_keys(published, *panels.values(), names=names))
     return figure
 
 
-def _life_panel(axes: Axes, rows: Sequence[Row], panel: str | None, published: Published) -> None:
+def _life_panel(axes: Axes, rows: Sequence[Row], level: str, panel: str | None, published: Published) -> None:
     for (method,), group in by(rows, "method").items():
         colour = METHOD_COLOURS.get(method, GREY)
         behind(axes, published.curve(panel, method, "accuracy"), colour)
-        pieces = _pieces([row for row in group if row["kind"] in CURVE])
-        for number, piece in enumerate(pieces):
-            _band(axes, piece, colour, method if number == 0 else None)
-        for before, after in pairwise(pieces):
-            ends = [(max(before), float(np.mean(before[max(before)]))), (min(after), float(np.mean(after[min(after)])))]
-            axes.plot(*zip(*ends, strict=True), color=colour, linestyle=":", linewidth=1.4)
+        runs = [_pieces(each) for each in by([row for row in group if row["kind"] in CURVE], "seed").values()]
+        if len(runs) > 1:
+            for run in runs:
+                _line(axes, run, colour, linewidth=0.6, alpha=0.45, zorder=1.8)
+        _line(axes, _mean_run(runs), colour, linewidth=2.0, label=method)
     arrivals = sorted({row["rounds_computed"] for row in rows if row["kind"] == "removed"})
     for at in arrivals:
         axes.axvline(at, color=GREY, linewidth=0.9, zorder=0.9)
-        label = f"{rows[0]['requests'] // len(arrivals)} requests"
-        axes.annotate(label, (at, 0.01), xycoords=("data", "axes fraction"), xytext=(3, 2), fontsize=8, color=GREY,
-                      textcoords="offset points")  # fmt: skip
+    axes.set_title(_asked_words(rows, level, arrivals), fontsize=10)
     axes.set_xlabel("rounds computed")
     axes.set_ylim(0, 1)
     axes.set_xlim(left=0)
     clean(axes)
 
 
-def _pieces(rows: Sequence[Row]) -> list[dict[int, list[float]]]:
-    """Return accuracies by computed rounds, divided at the requests; a piece begins right after the removal."""
-    pieces: dict[int, dict[int, list[float]]] = {}
-    for group in by(rows, "seed").values():
-        number = 0
-        for row in group:
-            number += row["kind"] == "removed"
-            pieces.setdefault(number, {}).setdefault(row["rounds_computed"], []).append(row["accuracy"])
-    seeds = len({row["seed"] for row in rows})  # a mean over fewer runs is not comparable
-    return [
-        {at: values for at, values in sorted(pieces[number].items()) if len(values) == seeds}
-        for number in sorted(pieces)
-    ]
+def _asked_words(rows: Sequence[Row], level: str, arrivals: Sequence[int]) -> str:
+    if not arrivals:
+        return f"forgetting {level}s"
+    rounds = ", ".join(map(str, arrivals[:-1])) + (" and " if len(arrivals) > 1 else "") + str(arrivals[-1])
+    word = "round" if len(arrivals) == 1 else "rounds"
+    return f"forgetting {rows[0]['requests'] // len(arrivals)} {level}s at {word} {rounds}"
 
 
-def _band(axes: Axes, piece: dict[int, list[float]], colour: Any, label: str | None) -> None:
-    x = list(piece)
-    axes.plot(x, [float(np.mean(values)) for values in piece.values()], color=colour, linewidth=1.8, label=label)
-    if max(map(len, piece.values())) > 1:
-        axes.fill_between(x, [min(values) for values in piece.values()], [max(values) for values in piece.values()],
-                          color=colour, alpha=0.15, linewidth=0)  # fmt: skip
+def _pieces(rows: Sequence[Row]) -> list[dict[int, float]]:
+    """One run's accuracy by rounds computed, cut where data are removed; a piece begins with what a request left."""
+    pieces: list[dict[int, float]] = [{}]
+    for row in rows:
+        if row["kind"] == "removed":
+            pieces.append({})
+        pieces[-1][row["rounds_computed"]] = row["accuracy"]
+    return [piece for piece in pieces if piece]
+
+
+def _mean_run(runs: Sequence[list[dict[int, float]]]) -> list[dict[int, float]]:
+    """The mean over runs. A run that has ended keeps its last value until the longest has ended.
+
+    Requests come to all runs after the same number of rounds, so only the last piece differs in length.
+    """
+    whole = [run for run in runs if len(run) == max(map(len, runs))]
+    mean: list[dict[int, float]] = []
+    for pieces in zip(*whole, strict=True):
+        every = sorted(set().union(*pieces))
+        mean.append({at: float(np.mean([_value_at(piece, at) for piece in pieces])) for at in every})
+    return mean
+
+
+def _value_at(piece: dict[int, float], at: int) -> float:
+    return piece[max((known for known in piece if known <= at), default=min(piece))]
+
+
+def _line(axes: Axes, pieces: Sequence[dict[int, float]], colour: Any, label: str | None = None, **style: Any) -> None:
+    for number, piece in enumerate(pieces):
+        axes.plot(list(piece), list(piece.values()), color=colour, label=label if number == 0 else None, **style)
+    for before, after in pairwise(pieces):
+        ends = [(max(before), before[max(before)]), (min(after), after[min(after)])]
+        axes.plot(*zip(*ends, strict=True), color=colour, linestyle=":", **style)
 
 
 def draw_tradeoff(rows: Sequence[Row], directory: Path, published: Published) -> list[Path]:
@@ -124,7 +147,7 @@ def _tradeoff(rows: Sequence[Row], published: Published) -> Figure:
     by_batch = [row for row in rows if row["kind"] == BATCH]
     slots = f"K = {by_batch[0]['K']}" if by_batch else ""
     panels = ("7a", "7b") if first["dataset"] == "mnist" else (None, None)
-    colours = (BLUE, shades(3)[2])
+    colours = (BLUE, _GREEN)
     _column(axes[:, 0], [(by_batch, BLUE, slots)], "sample", "rho_s", panels[0], published)
     fixed = (("b fixed", SLOTS), ("ρ$_S$ fixed, b ∝ 1/ρ$_C$", SLOTS_SAME_RHO_S))
     curves = [([r for r in rows if r["kind"] == kind], colour, name)
@@ -141,7 +164,7 @@ def _tradeoff(rows: Sequence[Row], published: Published) -> Figure:
         axes[0][1].legend(frameon=False, fontsize=9, loc="lower right")
     sizes = f"M = {first['M']:,}, E = {first['E']}, R = {first['R']}"
     figure.suptitle(f"{NAMES[first['dataset']]}: {sizes}; {runs_words(rows)}", fontsize=11)
-    legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *panels)])
+    legend_below(figure, None, 3, [*exact_keys(), *published_keys(published, *panels, names={"FATS, published": BLUE})])
     return figure
 
 
@@ -150,21 +173,23 @@ def _column(
     published: Published,
 ) -> None:  # fmt: skip
     for quantity, each in zip(("accuracy", "steps"), axes, strict=True):
-        behind(each, published.curve(panel, "FATS", quantity), RED)
+        behind(each, published.curve(panel, "FATS", quantity), BLUE)
         clean(each)
-    for rows, colour, name in curves:
+    for number, (rows, colour, name) in enumerate(curves):
+        mark = _MARKS[number]
         points = by(sorted((row for row in rows if row["level"] == level), key=lambda row: row[rho]), "K", "b")
         if not points:
             continue
         x = [group[0][rho] for group in points.values()]
         accuracies = [[row["accuracy_full"] for row in group] for group in points.values()]
-        axes[0].plot(x, [float(np.mean(each)) for each in accuracies], "o-", color=colour, markersize=4, label=name)
+        axes[0].plot(x, [float(np.mean(each)) for each in accuracies], color=colour, label=name, **mark)
         if max(map(len, accuracies)) > 1:
             axes[0].fill_between(x, [min(a) for a in accuracies], [max(a) for a in accuracies], color=colour,
                                  alpha=0.15, linewidth=0)  # fmt: skip
-        axes[1].plot(x, [group[0]["theory_steps"] for group in points.values()], color=colour, linewidth=1.3)
+        exact = [group[0]["theory_steps"] for group in points.values()]
+        axes[1].plot(x, exact, color=colour, linewidth=mark["linewidth"], zorder=mark["zorder"])
         means = [float(np.mean([row["steps"] for row in group])) for group in points.values()]
-        axes[1].plot(x, means, "o", color=colour, markersize=4)
+        axes[1].plot(x, means, color=colour, **{**mark, "linestyle": ""})
     if not any(rows for rows, _, _ in curves):
         axes[0].text(0.5, 0.5, "not measured", color=GREY, ha="center", transform=axes[0].transAxes)
     axes[1].set_xlim(left=0)

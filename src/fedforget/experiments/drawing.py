@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedforget.experiments.published import Published
 from fedforget.experiments.rows import PAPER, Row
-from fedforget.plots.picture import BLUE, FAINT, GREY, INK, RED, save_picture
+from fedforget.plots.picture import BLUE, FAINT, INK, RED, save_picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_ONE_KEY: Mapping[str, Any] = {"published, same colour": INK}
 METHOD_COLOURS = {"FATS": BLUE, "FRS": RED, "FedAvg": "#8a5a00"}
 NAMES = {
     "mnist": "MNIST", "fashion-mnist": "Fashion-MNIST", "cifar-10": "CIFAR-10", "cifar-100": "CIFAR-100",
     "femnist": "FEMNIST", "femnist-writers": "FEMNIST, real writers", "shakespeare": "Shakespeare", "digits": "digits",
 }  # fmt: skip
 LEVELS = {"sample": "samples", "client": "clients"}
-_THIN: Any = {"linewidth": 0.9, "alpha": 0.8, "zorder": 1}
+WIDTH = 10.4  # inches, of every figure
+PUBLISHED: Any = {"linewidth": 1.1, "linestyle": (0, (5, 2.5)), "zorder": 1.5}
+_SAME_END = 0.02  # of a panel's width: lines that end this near to the last end have their names beside them
+_GAP = 0.047  # of a panel's height, between the labels of two lines
 
 
 def save(directory: Path, name: str, draw: Callable[[], Figure]) -> list[Path]:
@@ -40,13 +44,11 @@ def save_each(
     return [path for key, group in groups for path in save(directory, name.format(*key), partial(draw, group))]
 
 
-def new_figure(
-    columns: int, rows: int = 1, *, height: float = 3.7, width: float = 4.9, **more: Any
-) -> tuple[Figure, Any]:
-    """A figure and its panels, always as a list of lists."""
+def new_figure(columns: int, rows: int = 1, *, height: float = 3.7, **more: Any) -> tuple[Figure, Any]:
+    """A figure of the common width and its panels, always as a list of lists."""
     from matplotlib import figure as pages  # noqa: PLC0415 (only when a picture is drawn)
 
-    figure = pages.Figure(figsize=(width * columns, height * rows), layout="constrained")
+    figure = pages.Figure(figsize=(WIDTH, height * rows), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False, **more)
 
 
@@ -58,12 +60,12 @@ def shades(count: int) -> list[Any]:
     return [colours(0.85 * place / max(1, count - 1)) for place in range(count)]
 
 
-def runs_words(rows: Sequence[Row]) -> str:
-    """Return the number of runs that a figure shows, and their scale if it is not the paper's."""
+def runs_words(rows: Sequence[Row], shown: str = "mean of {}, band from the lowest to the highest") -> str:
+    """How many runs a figure shows and how, and their scale if it is not the paper's."""
     fewest, most = (f([len({row["seed"] for row in each}) for each in by(rows, "method", "kind", "K", "b").values()])
                     for f in (min, max))  # fmt: skip
     count = f"{most} runs" if fewest == most else f"{fewest} to {most} runs"
-    words = "one run" if most == 1 else f"mean of {count}, band from the lowest to the highest"
+    words = "one run" if most == 1 else shown.format(count)
     scales = {row["scale"] for row in rows} - {PAPER}
     return ", ".join([words, *(f"{scale} scale" for scale in sorted(scales))])
 
@@ -75,10 +77,29 @@ def clean(axes: Axes) -> None:
 
 
 def behind(axes: Axes, curve: Sequence[tuple[float, float]], colour: Any) -> None:
-    """Draw a published curve, thin, behind ours."""
+    """A published curve, thin and dashed, behind ours, in the colour of ours."""
     if curve:
         x, y = zip(*curve, strict=True)
-        axes.plot(x, y, color=colour, linestyle=(0, (1, 1)), **_THIN)
+        axes.plot(x, y, color=colour, **PUBLISHED)
+
+
+def label_ends(axes: Axes, ends: Sequence[tuple[float, float, str, Any]]) -> None:
+    """Write each line's name beside its last point (x, y, name, colour); above it where longer lines go on.
+
+    The limits of the axes must be final.
+    """
+    to_axes = axes.transData + axes.transAxes.inverted()
+    placed = [(*to_axes.transform((x, y)), name, colour) for x, y, name, colour in ends]
+    last = max(x for x, *_ in placed)
+    height = -1.0
+    for x, y, name, colour in sorted(placed, key=lambda each: each[1]):
+        at_the_end = last - x < _SAME_END
+        height = max(y, height + _GAP) if at_the_end else height
+        where: Any = {"ha": "left", "va": "center"} if at_the_end else {"ha": "right", "va": "bottom"}
+        axes.annotate(
+            name, (x, height if at_the_end else y), xycoords="axes fraction", xytext=(6, 0) if at_the_end else (3, 5),
+            textcoords="offset points", color=colour, fontsize=7.5, annotation_clip=False, **where,
+        )  # fmt: skip
 
 
 def legend_below(figure: Figure, axes: Axes | None, columns: int, extra: Sequence[Any] = ()) -> None:
@@ -89,13 +110,13 @@ def legend_below(figure: Figure, axes: Axes | None, columns: int, extra: Sequenc
     figure.legend([*handles, *extra], labels, **place)
 
 
-def published_keys(published: Published, *panels: str | None) -> list[Any]:
-    """Return the legend entry of published curves, if a panel has one."""
+def published_keys(published: Published, *panels: str | None, names: Mapping[str, Any] = _ONE_KEY) -> list[Any]:
+    """The keys of published curves, by name and colour, if there is one in any of the panels."""
     from matplotlib.lines import Line2D  # noqa: PLC0415
 
     if not any(panel and published.has(panel) for panel in panels):
         return []
-    return [Line2D([], [], color=GREY, linestyle=(0, (1, 1)), linewidth=1, label="published")]
+    return [Line2D([], [], color=colour, label=name, **PUBLISHED) for name, colour in names.items()]
 
 
 def exact_keys() -> list[Any]:

@@ -35,7 +35,8 @@ def cells(choice: Choice) -> Iterator[Cell]:
         for clients in grid.clients[:: 3 if choice.scale == SMOKE else 1]:
             for seed in choice.seeds(NAME, grid.dataset):
                 work = _Work(name, grid, clients, seed, choice.scale, known)
-                yield Cell(f"{NAME}/{choice.scale}/{name}/M={clients}/{seed}", work.seconds, work.rows)
+                data = grid.dataset if known else None
+                yield Cell(f"{NAME}/{choice.scale}/{name}/M={clients}/{seed}", work.seconds, work.rows, data=data)
 
 
 @dataclass(frozen=True, slots=True)

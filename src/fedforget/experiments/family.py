@@ -41,28 +41,87 @@ class Point:
         scale = 2 * (self.variance + self.largest * away / 3)
         return min(1.0, 2 * math.exp(-self.count * away**2 / scale)) if scale else 0.0
 
+    def detectable(self, points: int) -> float:
+        """The smallest deviation that a family of so many points would flag.
+
+        It solves m·tail(d) = the false-alarm rate for d.
+        """
+        share = math.log(2 * points / FALSE_ALARM)
+        linear = share * self.largest / 3
+        return (linear + math.sqrt(linear**2 + 2 * self.count * share * self.variance)) / self.count
+
+    def can_fail(self, points: int) -> bool:
+        """Whether any mean that is possible would be flagged: with few values none is far enough away."""
+        return self.detectable(points) < max(self.expected, self.largest - self.expected)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """What the test of some points can catch: relative errors that it flags at the best, median and worst of them."""
+
+    points: int
+    testable: int
+    best: float | None
+    median: float | None
+    worst: float | None
+    largest_relative_error: float  # measured, of the points that can fail
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result for a family: the number of points, the smallest adjusted bound, and its point."""
+    """The outcome of a family.
+
+    ``points``: those that can fail; only they are tested, and only they count as agreement. ``untestable``: those that
+    no possible mean would make fail. ``adjusted``: the smallest adjusted bound, and ``worst`` the point that has it.
+    """
 
     points: int
     adjusted: float
     worst: str
     largest_relative_error: float
+    untestable: int = 0
+    largest_untestable_error: float = 0.0
+    missing: tuple[str, ...] = ()  # cells whose rows lack their law: to be computed again
 
     @property
     def agrees(self) -> bool:
         return self.adjusted > FALSE_ALARM
 
 
-def judge(points: Sequence[Point]) -> Verdict:
-    """Compare all points with their laws. The probability of a false "disagrees" is at most ``FALSE_ALARM``."""
-    if not points:
-        return Verdict(0, 1.0, "", 0.0)
-    worst = min(points, key=lambda point: point.tail)
-    errors = [abs(point.mean - point.expected) / point.expected for point in points if point.expected]
-    return Verdict(len(points), min(1.0, len(points) * worst.tail), worst.label, max(errors, default=0.0))
+def testable(points: Sequence[Point]) -> list[Point]:
+    """Those that can fail in the family. What a point could show does not depend on what it did show."""
+    chosen = list(points)
+    while True:
+        kept = [point for point in chosen if point.can_fail(len(chosen))]
+        if len(kept) == len(chosen):
+            return kept
+        chosen = kept
+
+
+def judge(points: Sequence[Point], missing: Sequence[str] = ()) -> Verdict:
+    """Compare all points with their laws. Says "disagrees" by mistake with probability at most ``FALSE_ALARM``."""
+    chosen = testable(points)
+    kept = set(map(id, chosen))
+    others = [point for point in points if id(point) not in kept]
+    worst = min(chosen, key=lambda point: point.tail, default=None)
+    return Verdict(
+        len(chosen), 1.0 if worst is None else min(1.0, len(chosen) * worst.tail), "" if worst is None else worst.label,
+        _largest_error(chosen), len(others), _largest_error(others), tuple(missing),
+    )  # fmt: skip
+
+
+def _largest_error(points: Sequence[Point]) -> float:
+    return max((abs(p.mean - p.expected) / p.expected for p in points if p.expected), default=0.0)
+
+
+def power(points: Sequence[Point], family: int) -> Power:
+    """What the test of ``points`` can catch as a part of a family of so many."""
+    chosen = [point for point in points if point.can_fail(family) and point.expected]
+    caught = sorted(point.detectable(family) / point.expected for point in chosen)
+    if not caught:
+        return Power(len(points), 0, None, None, None, 0.0)
+    median = float(np.median(caught))
+    return Power(len(points), len(chosen), caught[0], median, caught[-1], _largest_error(chosen))
 
 
 def law_of_time(change: float, rounds: int, local_steps: int) -> tuple[float, float]:

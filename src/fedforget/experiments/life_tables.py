@@ -55,20 +55,33 @@ def lives_table(rows: Sequence[Row]) -> Table:
     for (dataset, level, method), group in by(rows, "dataset", "level", "method").items():
         kinds = by(group, "kind")
         summaries = kinds[("summary",)]
-        whole = {kind: mean_of(kinds[(kind,)], "accuracy_full") for kind in ("before", "lowest", "end")}
+        ends = [row for row in kinds[("end",)] if is_at_the_horizon(row)]
+        whole = [mean_of(each, "accuracy_full") for each in (kinds[("before",)], kinds[("lowest",)], ends)]
         cells.append((
-            dataset, level, method, len(summaries), mean_of(summaries, "accuracy"), *whole.values(),
+            dataset, level, method, len(summaries), mean_of(summaries, "accuracy"), *whole,
             mean_of(summaries, "drop"), recovery_words(summaries), mean_of(summaries, "steps"),
             mean_of(summaries, "bytes_up") / 1e6, equal_words(summaries),
         ))  # fmt: skip
+    end = (
+        "at the end, which is the model of round R for every method, however many rounds it has to compute until then"
+        if rows and rows[0]["experiment"] != "streaming"
+        else "at the end, when every method has computed R rounds"
+    )
+    older = sum(row["kind"] == "end" and not is_at_the_horizon(row) for row in rows)
+    lost = f" {older} runs of an earlier version ended before that and have no end here." if older else ""
     note = (
         "before: mean accuracy of the last five rounds before the requests, on 2,000 test images; whole set, lowest "
-        "and end: the whole test set, before the requests, at the lowest point and at the end. drop: before minus the "
-        "lowest, on the 2,000. rounds to recover: rounds computed until accuracy is within a point of before. steps "
-        "and MB: until the round of the requests is reached again; as much is sent down as up. FATS's final accuracy "
-        "is that of retraining by construction: its drop measures only how far it went back."
+        f"and end: the whole test set, before the requests, at the lowest point and {end}.{lost} drop: before minus "
+        "the lowest, on the 2,000. rounds to recover: rounds computed until accuracy is within a point of before. "
+        "steps and MB: until the round of the requests is reached again; as much is sent down as up. FATS's final "
+        "accuracy is that of retraining by construction: its drop measures only how far it went back."
     )
     return Table("Accuracy and cost of unlearning", header, cells, note)
+
+
+def is_at_the_horizon(row: Row) -> bool:
+    """Whether a row of the end is of the model of round R; of streams, of R rounds computed, as every one is."""
+    return bool(row["experiment"] == "streaming" or row["round"] == row["R"])
 
 
 def factors_table(rows: Sequence[Row]) -> Table:

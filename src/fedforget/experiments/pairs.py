@@ -2,50 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedforget.experiments import accuracy
+from fedforget.experiments.differences import Difference
 from fedforget.experiments.drawing import by
 from fedforget.experiments.rows import Row
 from fedforget.experiments.verdicts import FAILS, HOLDS, OPEN
 
 GOAL = -0.01  # FATS is no worse than FedAvg by more than a point
-_T_95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131,
-         2.120, 2.110, 2.101, 2.093, 2.086)  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A mean of paired differences, and half of its 95 % interval by Student's t; None: one pair has no interval."""
-
-    runs: int
-    mean: float
-    half: float | None
-
-    @classmethod
-    def of(cls, pairs: Sequence[tuple[float, float]]) -> Difference:
-        differences = [one - other for one, other in pairs]
-        count = len(differences)
-        if count == 1:
-            return cls(1, differences[0], None)
-        quantile = _T_95[min(count - 2, len(_T_95) - 1)]
-        return cls(count, float(np.mean(differences)), quantile * float(np.std(differences, ddof=1)) / math.sqrt(count))
-
-    def at_least(self, bound: float) -> bool | None:
-        """Whether the true mean is at least ``bound``; None: the interval does not tell."""
-        if self.half is None or self.mean - self.half < bound <= self.mean + self.half:
-            return None
-        return self.mean >= bound
-
-    def words(self) -> str:
-        """The interval in points."""
-        if self.half is None:
-            return "one run"
-        return f"{100 * (self.mean - self.half):+.2f} to {100 * (self.mean + self.half):+.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +38,7 @@ class Before:
             return f"{OPEN}: no linear model measured"
         if not self.counts:
             return "does not count: a linear model is better"
-        found = self.difference.at_least(GOAL)
+        found = self.difference.above(GOAL)
         if found is None:
             return f"{OPEN}: " + ("one run" if self.difference.half is None else "the interval holds the goal")
         return HOLDS if found else FAILS

@@ -25,6 +25,7 @@ from fedforget.data.places import find
 from fedforget.data.registry import DIGITS, Settings, dataset_of
 from fedforget.errors import InvalidInput, quoted
 from fedforget.experiments.cells import Choice
+from fedforget.experiments.data_used import require_unchanged
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.rows import SMALL, SMOKE
 from fedforget.experiments.settings import SCHEDULES, STREAMING_ROUNDS
@@ -95,7 +96,15 @@ def federation_of(dataset: str, seed: bytes, choice: Choice) -> Federation:
     if dataset == DIGITS:
         return chosen(DataChoice(), seed)
     preset = PRESETS[dataset]
-    return chosen(DataChoice(preset.data, preset.clients, preset.partition, None, choice.data_dir), seed)
+    found = chosen(DataChoice(preset.data, preset.clients, preset.partition, None, choice.data_dir), seed)
+    if isinstance(found, StoredFederation):
+        require_unchanged(found.source, choice)
+    return found
+
+
+def data_of(dataset: str) -> str | None:
+    """The name of the files that a dataset of the experiments is read from; none for digits."""
+    return None if dataset == DIGITS else PRESETS[dataset].data
 
 
 def build_problem(training: Training, seed: int, choice: Choice) -> Problem:

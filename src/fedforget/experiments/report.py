@@ -22,14 +22,16 @@ th,td{padding:.25rem .6rem;border-bottom:1px solid #e4e7eb}
 th{text-align:left}td.n{text-align:right;font-variant-numeric:tabular-nums}img{max-width:100%}
 .note{font-size:.85rem;color:#52606d}.wide{overflow-x:auto}h2{margin-top:2.5rem}
 """
-_ROWS = ("runs", "seeds", "datasets")  # the first version recorded these for its last call only: the rows have them
+_ROWS = ("runs", "seeds", "datasets")  # noted by the first version for its last call only: the rows tell
+_RENAMED = {"finished": "last run"}  # as the first version called it
 Section = tuple[str, str, Sequence[Table], Sequence[Path]]
 
 
-def write_report(out: Path, sections: Sequence[Section], seeds: Table) -> Path:
-    """Write ``report.html`` into a results directory."""
+def write_report(out: Path, first: Sequence[Table], sections: Sequence[Section], seeds: Table) -> Path:
+    """Write ``report.html`` into a results directory: tables that come first, then a section for each experiment."""
     parts = ["<!doctype html><html lang='en'><meta charset='utf-8'><title>FedForget: reproduction</title>",
              f"<style>{_STYLE}</style><h1>FedForget: the paper's experiments</h1>"]  # fmt: skip
+    parts += map(_table, first)
     for name, what, tables, figures in sections:
         parts.append(f"<h2>{escape(name)} <small>({escape(what)})</small></h2>")
         parts += [_image(path) for path in figures if path.suffix == ".svg"]
@@ -84,6 +86,9 @@ def read_settings(out: Path) -> dict[str, dict[str, Any]]:
 def settings_table(out: Path) -> Table:
     """One line for each experiment."""
     settings = read_settings(out)
+    settings = {
+        name: {_RENAMED.get(key, key): value for key, value in found.items()} for name, found in settings.items()
+    }
     names = [name for name in dict.fromkeys(name for found in settings.values() for name in found) if name not in _ROWS]
-    rows = [(experiment, *(str(found.get(name, "")) for name in names)) for experiment, found in settings.items()]
+    rows = [(experiment, *(str(found.get(name, "-")) for name in names)) for experiment, found in settings.items()]
     return Table("How it was run", ("experiment", *names), rows)

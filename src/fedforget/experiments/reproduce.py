@@ -21,23 +21,28 @@ from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, quoted
 from fedforget.experiments import accuracy, datasets, efficiency, performance, requests, streaming, tradeoff
 from fedforget.experiments.cells import Cell, Choice
+from fedforget.experiments.claims import claims_table
+from fedforget.experiments.data_used import checksums_of, require_one_kind
 from fedforget.experiments.draw_times import draw_efficiency, draw_requests
 from fedforget.experiments.draw_training import draw_lives, draw_tradeoff
 from fedforget.experiments.life_tables import accuracy_table, performance_tables, streaming_tables
 from fedforget.experiments.presets import PRESETS
 from fedforget.experiments.published import Published
 from fedforget.experiments.report import SETTINGS, read_settings, write_report
-from fedforget.experiments.rows import PAPER, SMALL, ResultsFile, Row, of_largest_scale, optimizers_of, read_rows
+from fedforget.experiments.rows import PAPER, SMALL, ResultsFile, Row, of_largest_scale, read_rows
+from fedforget.experiments.stale import stale_cells
 from fedforget.experiments.tables import (
     Table,
     datasets_table,
     efficiency_table,
     family_of,
+    power_table,
     requests_table,
     seeds_table,
     tradeoff_table,
 )
 
+_FEW = 2  # datasets that a title names
 Draw = Callable[[Sequence[Row], Path, Published], list[Path]]
 Progress = Callable[[str, int], AbstractContextManager[Callable[[int], None]]]
 
@@ -106,7 +111,7 @@ class Part:
             "cells_computed": self.computed,
             "cells_skipped": self.skipped,
             "figures": [str(path) for path in self.figures],
-            "theory": {**asdict(found), "agrees": found.agrees} if found.points else None,
+            "theory": {**asdict(found), "agrees": found.agrees} if found.points or found.untestable else None,
             "tables": [asdict(table) for table in self.tables],
         }
 
@@ -121,33 +126,37 @@ def reproduce(
     progress: Progress,
 ) -> dict[str, Part]:
     """Compute what is missing in ``out``, and write CSV, JSON, figures and ``report.html``."""
-    work = _cells(names, choice)
+    work, choice = _cells(names, choice, out, say)
     with storage_errors(out):
         out.mkdir(parents=True, exist_ok=True)
     files = {name: ResultsFile(out / f"{name}.csv") for name in names}
     for name in names:
-        used = optimizers_of(files[name].rows)
-        if stale := [cell.name for cell in work[name] if is_stale(cell, used)]:
-            say(f"computed again, because another optimiser was tuned since: {', '.join(stale)}")
-            files[name].drop(stale)
+        _drop_stale(files[name], work[name], say)
     pending = {name: [cell for cell in work[name] if cell.name not in files[name].finished] for name in names}
     say(_forecast(work, pending, choice.scale))
     parts = {}
     for name in names:
         if pending[name]:
-            write_settings(out, name, choice)  # first, so that they exist after a kill
-        _compute(files[name], pending[name], name, progress)
+            write_settings(out, name, choice)  # first, so that a killed command leaves them too
+        _compute(files[name], pending[name], name, progress, choice)
         parts[name] = _finish(EXPERIMENTS[name], files[name].rows, out, published, pending[name], work[name])
     _report(out, parts)
     return parts
 
 
-def _cells(names: Sequence[str], choice: Choice) -> dict[str, list[Cell]]:
-    """Return the cells of each experiment. Raise InvalidInput or StorageFailed if they cannot be computed here."""
+def _cells(
+    names: Sequence[str], choice: Choice, out: Path, say: Callable[[str], None]
+) -> tuple[dict[str, list[Cell]], Choice]:
+    """Return the cells of each experiment, and the choice with the checksums of its data.
+
+    Raise InvalidInput or StorageFailed if they cannot be computed here.
+    """
     for name in names:
         if name not in EXPERIMENTS:
             raise InvalidInput(f"unknown experiment {quoted(name)}", hint=f"use {', '.join(EXPERIMENTS)} or all")
     _check_datasets(choice)
+    work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}  # refuses what cannot be done
+    choice = _with_checksums(work, choice, out, say)
     work = {name: list(EXPERIMENTS[name].cells(choice)) for name in names}
     if not any(work.values()):
         raise InvalidInput(
@@ -156,12 +165,29 @@ def _cells(names: Sequence[str], choice: Choice) -> dict[str, list[Cell]]:
         )
     largest = max((cell for cells in work.values() for cell in cells), key=lambda cell: cell.disk)
     require_room(largest.disk, largest.name)
-    return work
+    return work, choice
 
 
-def is_stale(cell: Cell, used: Mapping[str, str | None]) -> bool:
-    """Return whether a finished cell was computed with another optimiser than the present one."""
-    return None not in (cell.optimizer, used.get(cell.name)) and used[cell.name] != cell.optimizer
+def _with_checksums(
+    work: Mapping[str, Sequence[Cell]], choice: Choice, out: Path, say: Callable[[str], None]
+) -> Choice:
+    """Note the checksums of the data to be read. Refuses data that are not the published ones, or not those of ``out``.
+
+    Table 2 shows the datasets that are here; the others need theirs.
+    """
+    needed = {cell.data for cells in work.values() for cell in cells if cell.data is not None}
+    shown = {preset.data for preset in PRESETS.values() if choice.wants(preset.name) and datasets.NAME in work}
+    noted = replace(choice, checksums=checksums_of(needed, shown, choice, say))
+    for path in (out / f"{name}.csv" for name in work):
+        if path.exists():
+            require_one_kind(read_rows(path), noted, path)
+    return noted
+
+
+def _drop_stale(file: ResultsFile, cells: Sequence[Cell], say: Callable[[str], None]) -> None:
+    for why, stale in stale_cells(cells, file.rows).items():
+        say(f"computed again, because {why}: {', '.join(stale)}")
+        file.drop(stale)
 
 
 def _check_datasets(choice: Choice) -> None:
@@ -190,10 +216,11 @@ def _duration(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes / 60:.1f} hours"  # noqa: PLR2004
 
 
-def _compute(file: ResultsFile, pending: Sequence[Cell], name: str, progress: Progress) -> None:
+def _compute(file: ResultsFile, pending: Sequence[Cell], name: str, progress: Progress, choice: Choice) -> None:
     with progress(name, len(pending)) as advance:
         for number, cell in enumerate(pending, start=1):
-            file.append(cell.name, cell.compute())
+            noted = {} if cell.data is None else {"data": choice.checksums.get(cell.data)}
+            file.append(cell.name, [{**row, **noted} for row in cell.compute()])
             advance(number)
 
 
@@ -212,9 +239,13 @@ def _finish(
 
 
 def _with_scale(table: Table, rows: Sequence[Row]) -> Table:
-    """Return a note on datasets that were run at a smaller scale than the paper's."""
-    smaller = sorted({f"{row['dataset']} at {row['scale']} scale" for row in rows if row["scale"] != PAPER})
-    return replace(table, title=f"{table.title} ({', '.join(smaller)})") if smaller else table
+    """Say which datasets were run at a smaller scale than the paper's; how many, if they are more than a few."""
+    smaller = sorted({(row["dataset"], row["scale"]) for row in rows if row["scale"] != PAPER})
+    words = [f"{dataset} at {scale} scale" for dataset, scale in smaller]
+    if len(smaller) > _FEW:
+        counts = {scale: sum(scale == each for _, each in smaller) for _, scale in smaller}
+        words = [f"{count} datasets at {scale} scale" for scale, count in counts.items()]
+    return replace(table, title=f"{table.title} ({', '.join(words)})") if smaller else table
 
 
 def redraw(out: Path, published: Published) -> dict[str, Part]:
@@ -231,7 +262,12 @@ def redraw(out: Path, published: Published) -> dict[str, Part]:
 
 def _report(out: Path, parts: Mapping[str, Part]) -> None:
     sections = [(part.experiment.name, part.experiment.what, part.tables, part.figures) for part in parts.values()]
-    write_report(out, sections, seeds_table({name: part.rows for name, part in parts.items()}))
+    results = {name: part.rows for name, part in parts.items()}
+    for name in EXPERIMENTS:  # a claim may rest on what an earlier command computed
+        if name not in results and (out / f"{name}.csv").exists():
+            results[name] = read_rows(out / f"{name}.csv")
+    largest = {name: of_largest_scale(rows) for name, rows in results.items()}
+    write_report(out, [claims_table(results), power_table(largest)], sections, seeds_table(results))
 
 
 def write_settings(out: Path, name: str, choice: Choice) -> None:

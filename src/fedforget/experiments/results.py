@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from fedforget.disk.files import storage_errors, write_durably
-from fedforget.experiments.claims import CLAIMS
+from fedforget.experiments.claims import claims_table
 from fedforget.experiments.coverage import coverage_table
 from fedforget.experiments.report import settings_table, shown
 from fedforget.experiments.reproduce import Part
-from fedforget.experiments.rows import PAPER, Row, of_largest_scale
-from fedforget.experiments.tables import Table, family_of, seeds_table, verdict_words
+from fedforget.experiments.rows import Row, of_largest_scale
+from fedforget.experiments.tables import Table, family_of, power_table, seeds_table, verdict_words
 
 _HEAD = """# Results
 
@@ -29,11 +29,18 @@ of each method is in the tables.
 _SETTINGS = """
 {settings}
 `fedforget reproduce NAME --scale paper --out {directory}` computes what is missing and keeps what is there. The
-published curves, thin and dotted behind ours, were read off the vector drawings in the appendix that the paper's
-authors published with their code (`Happy2Git/FATS_supplement`), exact to about the width of a line; Figures 1 to 4 are
-not among them. `--published FILE` or `FEDFORGET_PUBLISHED` takes another file: a CSV with the columns `figure`, `line`,
-`x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`.
+published curves, thin and dashed in the colours of ours, were read off the vector drawings in the appendix that the
+paper's authors published with their code (`Happy2Git/FATS_supplement`), exact to about the width of a line; Figures 1
+to 4 are not among them. `--published FILE` or `FEDFORGET_PUBLISHED` takes another file: a CSV with the columns
+`figure`, `line`, `x_name`, `x`, `y_name` and `y`; the first word of `figure` is the paper's panel, such as `5a`.
 """
+
+
+_BOUND = (
+    "The adjusted bound of a mean is the number of means that are tested times a bound (Bernstein's, with the exact "
+    "variance) on the probability of a mean at least this far from its expectation: one below the false-alarm rate is "
+    "a disagreement, and 1 says that not even the most unusual mean is unusual for so many."
+)
 
 
 def write_results(out: Path, page: Path, parts: Mapping[str, Part]) -> None:
@@ -43,8 +50,8 @@ def write_results(out: Path, page: Path, parts: Mapping[str, Part]) -> None:
     link = Path(os.path.relpath(out.resolve(), place)).as_posix()
     directory, name = _shown(out), _shown(page)
     results = {name: part.rows for name, part in parts.items()}
-    sections = [_HEAD.format(directory=directory, page=name, link=link), _claims(results), _family(results),
-                "\n" + _table(coverage_table(results)).lstrip().replace("### ", "## ", 1)]  # fmt: skip
+    sections = [_HEAD.format(directory=directory, page=name, link=link), _second_level(claims_table(results)),
+                _family(results), _second_level(coverage_table(results))]  # fmt: skip
     for part in parts.values():
         sections.append(f"\n## {part.experiment.name.capitalize()}: {part.experiment.what}\n")
         sections += [f"\n![{path.stem}]({link}/{path.name})\n" for path in part.figures if path.suffix == ".svg"]
@@ -62,21 +69,17 @@ def _shown(path: Path) -> str:
         return path.as_posix()
 
 
-def _claims(results: Mapping[str, Sequence[Row]]) -> str:
-    """Return the verdict on each claim, from rows of the paper's scale only."""
-    results = {name: [row for row in rows if row["scale"] == PAPER] for name, rows in results.items()}
-    lines = ["\n## Claim by claim\n", "| section | the paper's claim, in our words | our figure | verdict |",
-             "|---|---|---|---|"]  # fmt: skip
-    for claim in CLAIMS:
-        figure, verdict = claim.found(results)
-        lines.append(f"| {claim.section} | {claim.says} | {figure} | {verdict} |")
-    return "\n".join(lines) + "\n"
-
-
 def _family(results: Mapping[str, Sequence[Row]]) -> str:
     """Every measured time with an exact law, of all experiments together: one family, one false-alarm rate."""
     rows = [row for each in results.values() for row in of_largest_scale(each)]
-    return f"\n## Measured times against theory\n\nAll experiments together: {verdict_words(family_of(rows))}\n"
+    largest = {name: of_largest_scale(each) for name, each in results.items()}
+    words = verdict_words(family_of(rows))
+    return f"\n## Measured times against theory\n\n{words}\n\n{_BOUND}\n{_table(power_table(largest))}"
+
+
+def _second_level(table: Table) -> str:
+    """A table with a heading of its own section."""
+    return "\n" + _table(table).lstrip().replace("### ", "## ", 1)
 
 
 def _table(table: Table) -> str:

@@ -24,12 +24,12 @@ CSV_COLUMNS = (
 )  # fmt: skip
 MORE_COLUMNS = (
     "experiment", "cell", "cell_rows", "kind", "group", "count", "variance", "largest", "steps_from_first_use",
-    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer",
+    "theory_from_first_use", "accuracy_full", "retrained_digest", "drop", "recovery", "seconds", "optimizer", "data",
 )  # fmt: skip
 COLUMNS = (*CSV_COLUMNS, *MORE_COLUMNS)
 _OLDEST = COLUMNS.index("seconds") + 1  # columns of the first version; later ones are added at the end
 _TEXT = {"dataset", "scale", "method", "level", "model_digest", "experiment", "cell", "kind", "group",
-         "retrained_digest", "optimizer"}  # fmt: skip
+         "retrained_digest", "optimizer", "data"}  # fmt: skip
 
 
 class ResultsFile:
@@ -105,6 +105,11 @@ def finished_rows(rows: Iterable[Row]) -> list[Row]:
 def optimizers_of(rows: Iterable[Row]) -> dict[str, str | None]:
     """The optimiser that each cell was computed with; None if its rows lack it."""
     return {row["cell"]: row["optimizer"] for row in rows}
+
+
+def real(results: Mapping[str, Sequence[Row]], name: str) -> list[Row]:
+    """The rows of an experiment on real data: digits decide nothing."""
+    return [row for row in results.get(name, ()) if row["dataset"] != "digits"]
 
 
 def of_largest_scale(rows: Sequence[Row]) -> list[Row]:

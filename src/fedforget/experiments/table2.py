@@ -29,6 +29,7 @@ class Numbers:
     mean_rho_s: float
     worst_rho_s: float
     which: str  # printed, whole or subset
+    checksum: str | None = None  # of the data
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +82,5 @@ def _ours(preset: Preset, data_dir: Path | None, seed: int) -> Numbers | None:
         mean_rho_s=float(shares.mean()) * preset.clients_per_round * plan.steps / len(sizes),
         worst_rho_s=plan.realised_rho_s(sizes.tolist()),
         which=federation.source.which if isinstance(federation, StoredFederation) else "whole",
+        checksum=federation.source.checksum() if isinstance(federation, StoredFederation) else None,
     )  # fmt: skip

@@ -21,7 +21,15 @@ from fedforget.experiments.comparison import LEVELS, facts_of
 from fedforget.experiments.family import law_of_time
 from fedforget.experiments.lives import LAST, Life, Meter
 from fedforget.experiments.presets import described
-from fedforget.experiments.problems import Training, build_problem, bytes_of_rounds, datasets_of, halved, training_of
+from fedforget.experiments.problems import (
+    Training,
+    build_problem,
+    bytes_of_rounds,
+    data_of,
+    datasets_of,
+    halved,
+    training_of,
+)
 from fedforget.experiments.rows import SMOKE, Row
 from fedforget.experiments.simulate import steps_from_round
 from fedforget.experiments.timing import seconds_of
@@ -54,7 +62,8 @@ def cells(choice: Choice) -> Iterator[Cell]:
             for seed in choice.seeds(NAME, dataset):
                 work = _Work(replace(training, plan=plan), kind, seed, choice)
                 name = f"{NAME}/{choice.scale}/{dataset}/{kind}/K={slots}/b={batch}/{seed}"
-                yield Cell(name, work.seconds, work.rows, seed, work.disk, described(plan.local))
+                used = described(plan.local)
+                yield Cell(name, work.seconds, work.rows, seed, work.disk, used, data_of(dataset))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Protocol
 
-from fedforget.algorithm.client import Client, LocalDraws
+from fedforget.algorithm.client import Client, LocalDraws, forget_reply
 from fedforget.algorithm.draws import PrfPriorities, Priorities, multiplicities
 from fedforget.algorithm.ids import Id, id_block
 from fedforget.algorithm.plan import Plan
@@ -151,7 +151,14 @@ class LocalFederation:
         self._trainer.close()
 
     def what_would_change(self, queries: Sequence[ForgetQuery]) -> list[ForgetReply]:
-        return [self._client(query.client).what_would_change(query) for query in queries]
+        return [self._forget_reply(query) for query in queries]
+
+    def _forget_reply(self, query: ForgetQuery) -> ForgetReply:
+        """Ask a client. One that this process has not loaded is not loaded for it: nothing has to be drawn."""
+        client = query.client
+        if client in self._clients:
+            return self._clients[client].what_would_change(query)
+        return forget_reply(query, self.memory.samples(client), self.memory.first_steps(client))
 
     def what_would_join(self, queries: Sequence[JoinQuery]) -> list[JoinReply]:
         return [self._client(query.client).what_would_join(query) for query in queries]

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 from collections.abc import Iterator
 
-from fedforget.errors import OutOfMemory
+from fedforget.errors import OutOfMemory, is_lack_of_memory
 
+__all__ = ["REMEDY", "as_out_of_memory", "is_lack_of_memory"]
 REMEDY = "use fewer workers (--workers), smaller batches or a smaller model, or free some memory,"
-
-
-def is_lack_of_memory(error: BaseException) -> bool:
-    """Return whether an error of Python, the operating system or torch reports a lack of memory."""
-    if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
-        return True
-    return isinstance(error, RuntimeError) and any(
-        words in str(error) for words in ("can't allocate memory", "not enough memory", "Cannot allocate memory")
-    )
 
 
 @contextlib.contextmanager

@@ -14,8 +14,9 @@ from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import LocalRound, SampleSource, Trained
 from fedforget.client_side.identity import Identity
 from fedforget.client_side.opened import Fits, Learning, LearningOf, OpenClient, open_client, without_names
+from fedforget.client_side.recorded_samples import recorded_samples
 from fedforget.data.client_data import ClientData
-from fedforget.data.one_client import is_of_function, samples_recorded
+from fedforget.data.one_client import is_of_function
 from fedforget.errors import FedForgetError, InvalidInput, LearnerDiffers, shown
 from fedforget.federation.flower.client import no_client_error
 from fedforget.federation.parcels import Parcel
@@ -61,7 +62,7 @@ def require_own_samples_fit(client: Id, state_dir: Path, file: PlanFile) -> None
     if not file.is_built_in or not is_of_function(noted):
         return
     try:
-        data = ClientData(client, samples_recorded(noted, client, state_dir, hint=_OWN_APP))
+        data = ClientData(client, recorded_samples(noted, client, state_dir, hint=_OWN_APP))
         read = [data.sample(sample) for sample in data.ids]
     except FedForgetError as error:
         raise without_names(client, error) from error
@@ -116,7 +117,7 @@ def built_in_learning(node_config: Mapping[str, Any]) -> Callable[[OpenClient], 
         state_dir, place = _state_dir(node_config), None if data_dir is None else Path(str(data_dir))
         noted = Identity.read(state_dir).dataset
         try:
-            samples = samples_recorded(noted, client.client, state_dir, data_dir=place, hint=_OWN_APP)
+            samples = recorded_samples(noted, client.client, state_dir, data_dir=place, hint=_OWN_APP)
         except FedForgetError as error:
             raise (without_names(client.client, error) if is_of_function(noted) else error) from error
         return learning_of(client, Model.of(build_model(file.model, bytes(32))), samples)

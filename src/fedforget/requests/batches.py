@@ -41,6 +41,7 @@ class Batches:
         self._pseudonyms = pseudonyms
         self._vault = vault
         self._derived = derived
+        self._intents: dict[str, Intent] = {}  # those that were read, by batch; an intent does not change
 
     def enter(self, intent: Intent, facts: BatchFacts) -> None:
         """Commit the intent of a batch. After a crash the next process finishes it. Call inside a transaction."""
@@ -112,15 +113,18 @@ class Batches:
         return bool(self.database.rows("SELECT 1 FROM intents LIMIT 1"))
 
     def _decoded(self, batch_id: str, stage: str, key: int, body: bytes) -> Intent:
+        if batch_id in self._intents:
+            return self._intents[batch_id]
         sql = "SELECT id FROM requests WHERE batch_id = ? ORDER BY place"
         ids = [identifier for (identifier,) in self.database.rows(sql, (batch_id,))]
         if stage == Stage.COMPLETED and self._vault.keys.key(key) is None:  # killed within the purge
             return Intent.being_purged(batch_id, ids)
         data = self._vault.keys.decrypt(key, body, batch_id)
         try:
-            return Intent.decode(batch_id, ids, data)
+            self._intents[batch_id] = Intent.decode(batch_id, ids, data)
         except (ValueError, KeyError, TypeError, AttributeError, FedForgetError) as error:
             raise RunDamaged(f"{self.database.path} is damaged: the intent of {batch_id} cannot be read") from error
+        return self._intents[batch_id]
 
     def stage(self, intent: Intent) -> Stage:
         """Return the stage of a batch."""
@@ -177,12 +181,14 @@ class Batches:
             self._advance(intent, Stage.RECOMPUTED)
 
     def completed(self, intent: Intent, outcome: Outcome) -> None:
-        """Store the resulting digests; the MAC stays after the digest is deleted.
+        """Record that everything is learned again, and the resulting digests; a MAC stays after its digest is deleted.
 
         One draw-informed request lowers the whole batch to `path`.
         """
         model_mac = self._pseudonyms.mac("model", (outcome.model_digest or "").encode())
         with self.database.transaction():
+            if self.stage(intent) == Stage.REMOVED:
+                self._advance(intent, Stage.RECOMPUTED)
             self.database.run(
                 "UPDATE batches SET model_round = ?, model_of = ?, model_mac = ? WHERE batch_id = ?",
                 (outcome.rounds_done, self._kept_model(intent.batch_id, outcome), model_mac, intent.batch_id),
@@ -229,6 +235,7 @@ class Batches:
             self._advance(intent, Stage.PURGED)
             self.database.run("UPDATE requests SET state = ? WHERE batch_id = ?", (Stage.PURGED, intent.batch_id))
             self.database.run("DELETE FROM intents WHERE batch_id = ?", (intent.batch_id,))
+        self._intents.pop(intent.batch_id, None)
 
     def _advance(self, intent: Intent, stage: Stage, extra: Mapping[str, Any] | None = None) -> None:
         self.database.run("UPDATE intents SET stage = ? WHERE batch_id = ?", (stage, intent.batch_id))

@@ -141,10 +141,9 @@ class BatchesInMemory:
                 self.book.erased.setdefault(Request(request.client), identifier)
         self._advance(intent, Stage.REMOVED)
 
-    def recomputed(self, intent: Intent) -> None:
-        self._advance(intent, Stage.RECOMPUTED)
-
     def completed(self, intent: Intent, outcome: Outcome) -> None:  # noqa: ARG002
+        if self._stages[intent] == Stage.REMOVED:
+            self._advance(intent, Stage.RECOMPUTED)
         self._advance(intent, Stage.COMPLETED)
 
     def purged(self, intent: Intent) -> None:

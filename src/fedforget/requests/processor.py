@@ -113,9 +113,10 @@ class Processor:
         """
         begun = [intent for intent in self._at_stage(Stage.ACCEPTED) if intent.batch_id != but]
         for intent in begun:
-            if intent.decision.rewind_to < self.server.memory.rounds_done:  # another process may have decided it
-                self.work.check_learner(intent.decision.rewind_to, intent.decision.requests)
-            remove(self.server, intent.decision, _BatchJournal.of(self, intent))
+            decided = intent.decision  # maybe by another process
+            if decided.rewind_to < self.server.memory.rounds_done and self.leaves_clients(decided):
+                self.work.check_learner(decided.rewind_to, decided.requests)
+            remove(self.server, decided, _BatchJournal.of(self, intent))
         if begun:
             self.work.applied()
 
@@ -166,12 +167,10 @@ class Processor:
         """Complete every batch with its receipt, and purge erased data."""
         if not intents:
             return
-        for intent in self._at_stage(Stage.REMOVED):
-            self.batches.recomputed(intent)
-        recomputed = self._at_stage(Stage.RECOMPUTED)
-        if recomputed:
+        learned = self._at_stage(Stage.REMOVED, Stage.RECOMPUTED)
+        if learned:
             outcome = self.work.outcome()
-            for intent in recomputed:
+            for intent in learned:
                 self.batches.completed(intent, outcome)
 
         def purged() -> None:
@@ -200,6 +199,11 @@ class Processor:
 
     def _new_seeds_are_pending(self) -> bool:
         return any(intent.decision.new_seeds is not None for intent in self.batches.unfinished())
+
+    def leaves_clients(self, decision: Decision) -> bool:
+        """Return whether a client takes part after a decision, so that rounds are computed."""
+        leaving = set(decision.leaving)
+        return bool(decision.joining) or any(client not in leaving for client in self.server.memory.roster)
 
     def goal(self) -> int:
         """The round to learn to if a batch begins now: at least that of every unfinished batch."""
@@ -241,7 +245,9 @@ class _BatchJournal:
         named, pledge = self._as_carried_out(decision), None
         work.check_books(named)
         if named.rewind_to < named.goal:  # without a recomputation neither data nor models are read
-            work.check_learner(named.rewind_to, (*named.requests, *(Request(new.client) for new in named.joining)))
+            if processor.leaves_clients(named):
+                joining = (Request(new.client) for new in named.joining)
+                work.check_learner(named.rewind_to, (*named.requests, *joining))
             work.check_state(named.rewind_to)
             pledge = work.pledge(named)
         book, batches = processor.book, processor.batches
@@ -294,7 +300,7 @@ class _BatchJournal:
         basis = Basis.UNKNOWN if informed else Basis.EXOGENOUS  # one non-exogenous request lowers the batch
         alone = [0 if step is None else goal - plan.round_of(step) + 1 for step in decided.first_changed_steps]
         changed = named.first_changed_step is not None or self.new_seeds or (processor.recompute_all and goal)
-        nothing_left = len(processor.server.memory.roster) <= len(set(named.leaving))
+        nothing_left = not processor.leaves_clients(named)
         return BatchFacts(
             guarantee=guarantee_of(processor.work.seed_origin, book.tainted, basis, self.new_seeds),
             recomputed_steps=0 if nothing_left or not changed else (goal - named.rewind_to) * plan.local_steps,
@@ -312,4 +318,4 @@ class _BatchJournal:
             processor.work.begin_rounds()
 
     def recomputed(self, decision: Decision) -> None:
-        self.processor.batches.recomputed(Intent(self.ids, decision))
+        """Record nothing now: ``finish`` records it together with the receipts."""

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedforget.algorithm.forget import Request
 from fedforget.disk.door import unreadable_as
+from fedforget.disk.parsing import unique_keys
 from fedforget.errors import FedForgetError, InvalidRequests
 
 _SHAPE = 'a line is {"client": 3, "sample": 17} or {"client": 5}'
@@ -30,16 +31,9 @@ def requests_in(path: Path) -> list[Request]:
     return list(dict.fromkeys(requests))
 
 
-def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
-    """Reject duplicate keys."""
-    if len({key for key, _ in pairs}) < len(pairs):
-        raise ValueError("a key is given twice")
-    return dict(pairs)
-
-
 def _request(line: str, place: str) -> Request:
     try:
-        entry = json.loads(line, object_pairs_hook=_once)
+        entry = json.loads(line, object_pairs_hook=unique_keys)
     except (ValueError, RecursionError) as error:
         raise InvalidRequests(f"{place} is not JSON: {error}", hint=_SHAPE) from error
     if not isinstance(entry, dict) or "client" not in entry or not entry.keys() <= {"client", "sample"}:

@@ -17,7 +17,8 @@ from fedforget.algorithm.ids import Id
 from fedforget.algorithm.learn import Server
 from fedforget.algorithm.ports import Enrolled, Newcomer, State, TrainReply
 from fedforget.algorithm.seeds import SeedSource
-from fedforget.errors import InvalidInput, SignatureRefused
+from fedforget.disk.ed25519 import honest_key
+from fedforget.errors import InvalidInput, RunDamaged, SignatureRefused, shown
 from fedforget.federation import parcels
 from fedforget.federation.parcels import Parcel
 from fedforget.federation.remote import Absences, RemoteFederation
@@ -73,7 +74,7 @@ class Deployment:
             work = RunWork(
                 engine, run, server, options, guard=LearnersElsewhere(server, reports.present, options), inbox=reports
             )
-            found = cls(run, federation, reports, Session(run, engine, work.processor(), options), traffic)
+            found = cls(run, federation, reports, Session(run, engine, work.processor(), work), traffic)
             found.meet()
             yield found
 
@@ -238,4 +239,8 @@ def public_key_of(run: OpenRun, client: Id) -> Ed25519PublicKey | None:
     known = run.remote.contacts.enrolment(client)
     if known is None:
         raise SignatureRefused(f"client {client} is not enrolled", hint="enter it with `fedforget enroll RUN FILE`")
-    return None if known.public_key is None else Ed25519PublicKey.from_public_bytes(known.public_key)
+    try:
+        return None if known.public_key is None else honest_key(known.public_key)
+    except ValueError as error:
+        path = run.remote.contacts.database.path
+        raise RunDamaged(f"{path} is damaged: client {shown(client)} has {error}") from error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -188,14 +188,21 @@ class Engine:
             yield lambda round_, model: note(job.start(round_, model))
             note(job.finish())
 
-    def measure(self, run: OpenRun, every: int | None = None) -> None:
-        """Evaluate the current model, and kept models at every so many rounds, unless that was done before."""
-        if (tests := self._test_set()) is None or not len(run.server.roster):
-            return
-        current = run.server.rounds_done
-        for round_ in run.server.kept():
-            wanted = round_ == current or (every is not None and round_ % every == 0)
-            if wanted and self._measurable(run) - run.metrics.clients_of(round_):
+    def unmeasured(self, run: OpenRun, every: int | None = None) -> list[int]:
+        """Return the round of the current model, and every so many of those that are kept, if not measured yet."""
+        if self._test_set() is None or not len(run.server.roster):
+            return []
+        wanted = [
+            round_
+            for round_ in run.server.kept()
+            if round_ == run.server.rounds_done or (every is not None and round_ % every == 0)
+        ]
+        return [round_ for round_ in wanted if self._measurable(run) - run.metrics.clients_of(round_)]
+
+    def measure(self, run: OpenRun, rounds: Sequence[int]) -> None:
+        """Measure the models of these rounds."""
+        if (tests := self._test_set()) is not None:
+            for round_ in rounds:
                 self._note(run, round_, tests.counts(run.server.load(round_).model))
 
     def _measurable(self, run: OpenRun) -> set[Id | None]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.ids import Id
@@ -17,12 +17,21 @@ from fedforget.session.on_demand import EngineOnDemand
 from fedforget.session.options import OtherEnvironment, RoundOptions
 from fedforget.store.run_directory import OpenRun
 
+if TYPE_CHECKING:
+    from fedforget.session.learner_check import LearnerCheck
+
 
 class LearnerGuard(Protocol):
     """Compares learners before a run goes on from rounds that stay."""
 
-    def require(self, rewind_to: int, leaving: Sequence[Request]) -> None:
-        """Raise LearnerDiffers or EnvironmentDiffers if another learner or environment computed them."""
+    def require(self, rewind_to: int, leaving: Sequence[Request]) -> bool:
+        """Raise LearnerDiffers or EnvironmentDiffers if another learner or environment computed them.
+
+        Return whether anything could be compared.
+        """
+
+    def before_measuring(self) -> None:
+        """Raise LearnerDiffers if the learner of this process did not compute the model that it is to measure."""
 
     def pledge(self, decision: Decision) -> Pledge | None:
         """Note which learner begins a batch that leaves no witness."""
@@ -37,13 +46,18 @@ class WitnessGuard:
     server: Server
     options: RoundOptions
 
-    def require(self, rewind_to: int, leaving: Sequence[Request]) -> None:
-        from fedforget.session.learner_check import LearnerCheck  # noqa: PLC0415 (torch)
-
+    def require(self, rewind_to: int, leaving: Sequence[Request]) -> bool:
         server = self.run.server
         stays = min(server.kept_at_or_before(rewind_to), server.rounds_done)
-        check = LearnerCheck(self.engine(), self.run, self.server, stays, leaving)
-        check.require(self.options.other_environment)
+        return self._check(stays, leaving).require(self.options.other_environment)
+
+    def before_measuring(self) -> None:
+        self._check(self.run.server.rounds_done, ()).before_measuring()
+
+    def _check(self, stays: int, leaving: Sequence[Request]) -> LearnerCheck:
+        from fedforget.session.learner_check import LearnerCheck  # noqa: PLC0415 (torch)
+
+        return LearnerCheck(self.engine(), self.run, self.server, stays, leaving)
 
     def pledge(self, decision: Decision) -> Pledge | None:
         from fedforget.session.pledge import make_pledge  # noqa: PLC0415 (torch)
@@ -64,7 +78,7 @@ class LearnersElsewhere:
     present: Collection[Id]
     options: RoundOptions
 
-    def require(self, rewind_to: int, leaving: Sequence[Request]) -> None:
+    def require(self, rewind_to: int, leaving: Sequence[Request]) -> bool:
         memory = self.server.memory
         stays = min(memory.kept_at_or_before(rewind_to), memory.rounds_done)
         reached = _Present(self.server.federation, self.present)
@@ -73,13 +87,17 @@ class LearnersElsewhere:
         try:
             found = repeat_witness(asked, stays, leaving, all_clients=True, intact=lambda _: False, bitwise=bitwise)
         except _Away:
-            return
+            return False
         if found is not None and found.agrees is False:
             raise LearnerDiffers(
                 f"nothing was changed: the module or the loss of client {shown(found.client)} computes something else "
                 f"than when it trained round {found.round}",
                 hint="start its node with the model and the loss of the run, and give the same command again",
             )
+        return found is not None
+
+    def before_measuring(self) -> None:
+        """Do nothing: the server takes no steps that could be compared; only its tensors are."""
 
     def pledge(self, decision: Decision) -> Pledge | None:  # noqa: ARG002
         return None

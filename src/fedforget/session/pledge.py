@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from fedforget.algorithm.forget import Decision
 from fedforget.algorithm.ids import Id
 from fedforget.algorithm.witness import Repetition, fixed_steps
-from fedforget.errors import TrainingFailed
+from fedforget.errors import DataChanged, InvalidInput, TrainingFailed
 from fedforget.federation.local import InlineTrainer
 from fedforget.requests.intents import Intent, Pledge
 from fedforget.session.engine import Engine
@@ -33,12 +33,21 @@ def make_pledge(engine: Engine, run: OpenRun, decision: Decision) -> Pledge | No
 
 
 def repeat_pledge(engine: Engine, run: OpenRun, pending: Sequence[Intent]) -> Repetition | None:
-    """Repeat the latest pledge that this environment can repeat. None if there is none."""
-    for place, intent in reversed(list(enumerate(pending))):
+    """Repeat a pledge that was made in this environment. None if there is none, or if nothing can be concluded.
+
+    Another batch may have changed the samples of a pledge's client. Then only agreement is conclusive.
+    """
+    for intent in pending:
         pledge = intent.pledge
-        others = _touched(each.decision for each in (*pending[:place], *pending[place + 1 :]))
-        if pledge is not None and pledge.client not in others and pledge.environment == _environment():
-            return Repetition(pledge.client, 0, _repeat(engine, run, pledge.client, intent.decision) == pledge.mac)
+        if pledge is None or pledge.environment != _environment() or pledge.client not in run.server.roster:
+            continue
+        try:
+            agrees = _repeat(engine, run, pledge.client, intent.decision) == pledge.mac
+        except (DataChanged, InvalidInput):
+            continue  # a request may follow that erases what is already gone from the data
+        others = _touched(each.decision for each in pending if each is not intent)
+        if agrees or pledge.client not in others:
+            return Repetition(pledge.client, 0, agrees)
     return None
 
 

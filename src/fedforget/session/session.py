@@ -38,7 +38,7 @@ class Session:
     run: OpenRun
     engine: EngineOnDemand
     processor: Processor
-    options: RoundOptions
+    work: RunWork
 
     @classmethod
     @contextlib.contextmanager
@@ -60,9 +60,10 @@ class Session:
                 engine()  # it will be needed: refuse a missing model or dataset before anything changes
             server = stack.enter_context(server_of(run, engine, data_checked=data_checked))
             guard = WitnessGuard(engine, run, server, options)
-            processor = RunWork(engine, run, server, options, guard, run.inbox).processor()
+            work = RunWork(engine, run, server, options, guard, run.inbox)
+            processor = work.processor()
             processor.accept_inbox()
-            yield cls(run, engine, processor, options)
+            yield cls(run, engine, processor, work)
 
     def train(self, goal: int) -> Status:
         """Finish interrupted requests, then train up to round ``goal``."""
@@ -75,7 +76,8 @@ class Session:
         else:
             self.run.server.load(self.run.server.rounds_done)  # raises if the model is torn
         log.info("trained %s to round %d", self.run.path, self.run.server.rounds_done)
-        return self._measured_status()
+        self.work.measure()
+        return status_of(self.run)
 
     def forget(self, submission: Submission) -> list[Receipt]:
         """Carry out requests, all or none, and return their receipts."""
@@ -119,13 +121,10 @@ class Session:
         self.processor.add(newcomers, added)
         self.processor.finish()
         log.info("added %d clients and %d samples to %s", added["clients"], added["samples"], self.run.path)
-        return self._measured_status()
+        self.work.measure_if_comparable()
+        return status_of(self.run)
 
     @property
     def traffic(self) -> Traffic:
         """The bytes of the messages to the nodes of a Flower simulation, so far."""
         return self.engine().traffic if self.engine.is_built else Traffic()
-
-    def _measured_status(self) -> Status:
-        self.engine().measure(self.run, self.options.eval_every)
-        return status_of(self.run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from fedforget.algorithm.forget import Decision, Request
 from fedforget.algorithm.learn import OnRound, Server
 from fedforget.algorithm.ports import State
+from fedforget.errors import LearnerDiffers
 from fedforget.requests.intake import Intake
 from fedforget.requests.intents import Outcome, Pledge
 from fedforget.requests.leaves import TargetLeaves
@@ -22,6 +24,8 @@ from fedforget.store.record import learner_digest
 from fedforget.store.run_directory import OpenRun
 from fedforget.store.state_digest import state_digest
 from fedforget.training.environment import environment, is_mixed, numeric_environment
+
+log = logging.getLogger("fedforget")
 
 
 @dataclass(slots=True)
@@ -41,10 +45,9 @@ class RunWork:
         return self.run.server.seed_origin
 
     def check_learner(self, rewind_to: int, leaving: Sequence[Request] = ()) -> None:
-        """Check once per session: no other process changes the learner of this one."""
+        """Check until it was compared once in this session: no other process changes the learner of this one."""
         if not self._learner_checked:
-            self.guard.require(rewind_to, leaving)
-            self._learner_checked = True
+            self._learner_checked = self.guard.require(rewind_to, leaving)
 
     def check_state(self, rewind_to: int) -> None:
         self.run.server.load(self.run.server.kept_at_or_before(rewind_to))
@@ -77,7 +80,24 @@ class RunWork:
 
             yield after
         if computed:
+            self._learner_checked = True  # its own rounds
             self.run.record.trained(self.run.server.rounds_done, numeric_environment())
+
+    def measure(self) -> None:
+        """Measure the models that were not measured yet. Raise LearnerDiffers if another learner computed them."""
+        engine, every = self.engine(), self.options.eval_every
+        if unmeasured := engine.unmeasured(self.run, every):
+            if not self._learner_checked:
+                self.guard.before_measuring()
+                self._learner_checked = True
+            engine.measure(self.run, unmeasured)
+
+    def measure_if_comparable(self) -> None:
+        """Measure, but don't stop a request that computes no round because of another learner."""
+        try:
+            self.measure()
+        except LearnerDiffers as error:
+            log.warning("the model is not measured: %s", error.message)
 
     def state_digest(self) -> str:
         return state_digest(self.run)
@@ -91,7 +111,7 @@ class RunWork:
     def outcome(self) -> Outcome:
         run = self.run
         if self.engine.is_built:  # else no round was computed, and ``train`` measured this model
-            self.engine().measure(run, self.options.eval_every)
+            self.measure_if_comparable()
         return Outcome(
             rounds_done=run.server.rounds_done,
             model_digest=run.server.model_digest() if len(run.server.roster) else None,

@@ -137,9 +137,13 @@ class Parts:
     def _open_server(self) -> str:
         database = self.files.database(SERVER, self.of_clients.server_schema)
         if self.file is not None:
-            if not self.files.trusts(SERVER):
+            trusted = self.files.trusts(SERVER)
+            if not trusted:
                 validate_server(database, self.file.plan)
-            self.server = ServerStore(database, self.models(), self.file.plan)
+            server = ServerStore(database, self.models(), self.file.plan)
+            if not trusted:
+                server.require_readable()
+            self.server = server
         return self.files.size(SERVER)
 
     def models(self) -> ModelFiles:

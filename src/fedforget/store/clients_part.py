@@ -45,7 +45,7 @@ class ClientsPart(Protocol):
     def tree(self) -> DataTree: ...
 
     def has(self, target: Request) -> bool:
-        """Return whether a sample of a client in the roster is there."""
+        """Return whether a client, or a sample of a client, is in the run."""
 
     def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
         """Return the leaves of targets that are in the data now."""

@@ -57,14 +57,14 @@ class LocalFiles:
 
     def _find_book(self, name: str, *, opening: bool) -> str:
         files = self._files
-        files.require_there(name)
+        size = files.size(name)
         number = BOOKS.index(name)
         if opening and self._clients is not None:
             self._clients.books.require_tree(number)
         elif opening:  # the key of the tree is not known
             files.require_as_sealed(name)
             Book.read(files.path / name, number)
-        return files.size(name)
+        return size
 
     def require_seeds(self, server: ServerStore) -> None:
         if self._clients is not None:

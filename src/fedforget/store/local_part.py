@@ -36,7 +36,10 @@ class LocalPart:
         return self.store.books
 
     def has(self, target: Request) -> bool:
-        return target.sample is not None and self.store.has(target.client, target.sample)
+        """Ask the book alone: a client leaves and joins there first, and the roster is large."""
+        if target.sample is None:
+            return self.store.has_client(target.client)
+        return self.store.has(target.client, target.sample)
 
     def leaves_of(self, targets: Sequence[Request]) -> tuple[TargetLeaves, ...]:
         return target_leaves(self.store.books, targets)

@@ -7,6 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +113,7 @@ class PlanFile:
         """Parse the plan of a run directory; raise RunDamaged, RunTooOld or RunTooNew."""
         path = run / NAME
         try:
-            return cls.decode(data)
+            return _decoded(data)
         except RunTooOld as error:
             raise too_old(path) from error
         except RunTooNew as error:
@@ -121,6 +122,12 @@ class PlanFile:
             raise RunDamaged(f"{path} is damaged: it lacks {error}") from error
         except (ValueError, TypeError, AttributeError, OverflowError, PlanRefused) as error:
             raise RunDamaged(f"{path} is damaged: {str(error)[:200]}") from error
+
+
+@lru_cache(maxsize=4)
+def _decoded(data: bytes) -> PlanFile:
+    """Parse the same bytes once: a process that opens a run for each request reads the same plan each time."""
+    return PlanFile.decode(data)
 
 
 def require_plan(run: Path) -> None:

@@ -54,7 +54,9 @@ class RemotePart:
         return RemoteTree(self._leaves(self._server.roster), self._server.database.path)
 
     def has(self, target: Request) -> bool:
-        if target.sample is None or not is_withdrawal(target.sample):
+        if target.client not in self._server.roster or target.sample is None:
+            return target.client in self._server.roster
+        if not is_withdrawal(target.sample):
             raise samples_elsewhere(target)
         return self._book.id_of_exactly(target) is None  # its client reports it again until it is notified
 

@@ -65,20 +65,23 @@ class Roster:
 
     def write(self, database: Database, before: Roster | None = None) -> None:
         """Store the roster, inside a transaction. ``before``: what is stored; only the rows that differ are written."""
-        old = {} if before is None else dict(before._rows())  # noqa: SLF001 (its own class)
-        new = dict(self._rows())
-        database.run_many("DELETE FROM roster WHERE number = ?", ((number,) for number in old if number not in new))
-        changed = ((number, *columns) for number, columns in new.items() if old.get(number) != columns)
+        old = [] if before is None else before._rows()  # noqa: SLF001 (its own class)
+        new = self._rows()
+        database.run_many("DELETE FROM roster WHERE number = ?", ((number,) for number in range(len(new), len(old))))
+        changed = (
+            (number, *(column.tobytes() for column in columns))
+            for number, columns in enumerate(new)
+            if number >= len(old) or not all(map(np.array_equal, columns, old[number]))
+        )
         database.run_many("INSERT OR REPLACE INTO roster VALUES (?, ?, ?)", changed)
         known = set() if before is None else set(before.names())
         names = set(self.names())
         database.run_many("DELETE FROM names WHERE client = ?", ((name,) for name in known - names))
         database.run_many("INSERT INTO names VALUES (?)", ((name,) for name in names - known))
 
-    def _rows(self) -> Iterator[tuple[int, tuple[bytes, bytes]]]:
-        for number, start in enumerate(range(0, len(self.ids), _IN_A_ROW)):
-            part = slice(start, start + _IN_A_ROW)
-            yield number, (self.ids.blocks[part].tobytes(), self.commitments[part].tobytes())
+    def _rows(self) -> list[tuple[Column, Column]]:
+        parts = [slice(start, start + _IN_A_ROW) for start in range(0, len(self.ids), _IN_A_ROW)]
+        return [(self.ids.blocks[part], self.commitments[part]) for part in parts]
 
     def names(self) -> Iterator[str]:
         """Yield the ids that are strings."""

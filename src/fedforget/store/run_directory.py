@@ -116,7 +116,7 @@ class OpenRun:
 
     def has(self, target: Request) -> bool:
         """Return whether a client, or a sample of a client, is in the run."""
-        return target.client in self.server.roster and (target.sample is None or self.part.has(target))
+        return self.part.has(target)
 
     @property
     def is_open_to_write(self) -> bool:

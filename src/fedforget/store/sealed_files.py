@@ -34,6 +34,7 @@ class SealedFiles:
     seals: dict[str, Seal] = field(default_factory=dict)  # of a run that was closed properly
     aside: dict[str, Seal] = field(default_factory=dict)
     read_whole: dict[str, Signature | None] = field(default_factory=dict)  # files that were compared with their seals
+    _trusted: dict[str, bool] = field(default_factory=dict)  # what was found out since the run was opened
 
     @property
     def door(self) -> Door:
@@ -48,23 +49,26 @@ class SealedFiles:
 
     def trusts(self, name: str) -> bool:
         """Return whether a file is unchanged since FedForget wrote it, or read it as a whole."""
-        return self.trusting and Seals(self.path).trusts(name, self.seals.get(name) or self.aside.get(name))
+        if name not in self._trusted:
+            seal = self.seals.get(name) or self.aside.get(name)
+            self._trusted[name] = self.trusting and Seals(self.path).trusts(name, seal)
+        return self._trusted[name]
 
     def require_as_sealed(self, name: str) -> None:
         seal = self.seals.get(name)
-        if seal is None or self.door.status(name) is None or self.trusts(name):
+        if seal is None or self.trusts(name) or self.door.status(name) is None:
             return
         before = signature(self.door, name)
         if sealed_digest(self.path, name) != seal.digest:
             raise RunDamaged(f"{self.path / name} is damaged: it is not what it was when the run was last closed")
         self.read_whole[name] = before
 
-    def require_there(self, name: str) -> None:
-        if self.door.status(name) is None:
-            raise RunDamaged(f"{self.path / name} is missing")
-
     def size(self, name: str) -> str:
-        return f"{self.door.size(name)} bytes"
+        """Return the size of a file as text; raise RunDamaged if it is missing."""
+        found = self.door.size(name)
+        if found is None:
+            raise RunDamaged(f"{self.path / name} is missing")
+        return f"{found} bytes"
 
 
 def sealed_digest(path: Path, name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 from fedforget.algorithm.draws import SEED_BYTES
-from fedforget.algorithm.first_use import FirstUse
+from fedforget.algorithm.first_use import NEVER, FirstUse
 from fedforget.algorithm.ids import Id, IdSet
 from fedforget.algorithm.plan import Plan
 from fedforget.algorithm.ports import State
@@ -63,7 +63,7 @@ class Beside(Protocol):
 
 
 class ServerStore:
-    """A ``ServerMemory`` in SQLite. The roster and its first rounds are mirrored in memory."""
+    """A ``ServerMemory`` in SQLite. The roster and its first rounds are mirrored in memory, from their first use on."""
 
     def __init__(self, database: Database, models: ModelFiles, plan: Plan) -> None:
         self.database = database
@@ -71,7 +71,9 @@ class ServerStore:
         self.plan = plan
         self.commit_to: Callable[[bytes], str] | None = None  # writes a commitment into the plan; returns its digest
         self.beside: Beside | None = None
-        self._reload()
+        self._known_roster: Roster | None = None
+        self._known_uses: FirstUse | None = None
+        self.rounds_done = self.stored_rounds_done()
 
     @staticmethod
     def create(
@@ -100,15 +102,26 @@ class ServerStore:
             Roster.of(commitments).write(database)
             database.run("INSERT INTO rounds VALUES (0, ?)", (name,))
 
-    def _reload(self) -> None:
-        self._roster = Roster.read(self.database)
-        try:
-            self._first_use = FirstUse(self._roster.ids, dict(self.stored_first_rounds()))
-        except KeyError as error:
-            raise RunDamaged(
-                f"{self.database.path} is damaged: it names a round that drew a client which is not in its roster"
-            ) from error
-        self.rounds_done = self.stored_rounds_done()
+    @property
+    def _roster(self) -> Roster:
+        if self._known_roster is None:
+            self._known_roster = Roster.read(self.database)
+        return self._known_roster
+
+    @property
+    def _first_use(self) -> FirstUse:
+        if self._known_uses is None:
+            try:
+                self._known_uses = FirstUse(self.roster, dict(self.stored_first_rounds()))
+            except KeyError as error:
+                raise RunDamaged(
+                    f"{self.database.path} is damaged: it names a round that drew a client which is not in its roster"
+                ) from error
+        return self._known_uses
+
+    def require_readable(self) -> None:
+        """Raise RunDamaged if the roster or its first rounds are damaged."""
+        _ = self._first_use
 
     def _value(self, key: str) -> Any:
         rows = self.database.rows("SELECT value FROM server WHERE key = ?", (key,))
@@ -177,10 +190,11 @@ class ServerStore:
         return int(self.database.rows("SELECT max(round) FROM rounds WHERE round <= ?", (round_,))[0][0])
 
     def commit(self, round_: int, state: State, drawn: Sequence[Id]) -> None:
-        fresh = [client for client in drawn if self._first_use.of(client) is None]
+        known = self._first_use.look_up(drawn)
+        fresh = [client for client, round_known in zip(drawn, known.tolist(), strict=True) if round_known == NEVER]
         also = self._also()
         self.database.write(lambda: self._commit(round_, state, fresh, also))
-        self._first_use.note(FirstUse.places(self.roster, fresh), round_)
+        self._first_use.note(self.roster.places_of(fresh), round_)
         self.rounds_done = round_
 
     def _also(self) -> Callable[[IdSet], None]:
@@ -230,9 +244,10 @@ class ServerStore:
         with self.database.transaction():
             if batch_id:
                 self._note_work(batch_id, REWOUND)
-            staying = self._roster.without(leaving)
-            self._also()(staying.ids)
-            if leaving:
+            staying = self._roster.without(leaving) if leaving else None
+            if self.beside is not None:
+                self._also()((staying or self._roster).ids)
+            if staying is not None:
                 staying.write(self.database, self._roster)
             if leaving and self.beside is not None:
                 self.beside.drop(leaving)
@@ -241,8 +256,16 @@ class ServerStore:
             self.database.run("DELETE FROM rounds WHERE round > ?", (back_to,))
             self._set("rounds_done", back_to)
         self.models.keep_only(self.kept().values())
-        if leaving or back_to < self.rounds_done:
-            self._reload()
+        self._rewound(back_to, leaving, staying)
+
+    def _rewound(self, back_to: int, leaving: Sequence[Id], staying: Roster | None) -> None:
+        uses, self._known_uses = self._known_uses, None
+        if uses is not None and staying is not None:
+            uses = uses.without(leaving, staying.ids)
+        if uses is not None and back_to < self.rounds_done:
+            uses.rewind(back_to)
+        self._known_roster = staying or self._known_roster
+        self._known_uses, self.rounds_done = uses, back_to
 
     def join(self, commitments: Mapping[Id, bytes]) -> None:
         """Add new clients to the roster. Idempotent."""
@@ -250,7 +273,7 @@ class ServerStore:
             joined = self._roster.joined_by(commitments)
             joined.write(self.database, self._roster)
             self._also()(joined.ids)
-        self._reload()
+        self._known_roster, self._known_uses = joined, None
 
     def reseed(self, seed: Seed, commitments: Mapping[Id, bytes]) -> None:
         """Store the server's new seed and the clients' new commitments, after updating the plan file. Idempotent."""
@@ -263,8 +286,9 @@ class ServerStore:
                 ("plan_digest", plan_digest),
             ):
                 self._set(key, value)
-            self._roster.committed_to(commitments).write(self.database, self._roster)
-        self._reload()
+            committed = self._roster.committed_to(commitments)
+            committed.write(self.database, self._roster)
+        self._known_roster = committed
 
     def _set(self, key: str, value: Any) -> None:
         self.database.run("UPDATE server SET value = ? WHERE key = ?", (value, key))

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import overrides
+from torch.nn.modules import module
 from torch.utils import _python_dispatch as dispatch
 
 from fedforget.training.streams import own_streams, stream_sample
@@ -27,10 +28,23 @@ _VARIABLES = (
     "MKL_DEBUG_CPU_TYPE",
     "MKL_ENABLE_INSTRUCTIONS",
     "NPY_DISABLE_CPU_FEATURES",
+    "NPY_ENABLE_CPU_FEATURES",
     "ONEDNN_CPU_ISA_HINTS",
     "ONEDNN_DEFAULT_FPMATH_MODE",
     "ONEDNN_MAX_CPU_ISA",
 )  # libraries select their loops by these when a process starts
+
+_GLOBAL_HOOKS = (
+    "_global_forward_pre_hooks",
+    "_global_forward_hooks",
+    "_global_forward_hooks_always_called",
+    "_global_forward_hooks_with_kwargs",
+    "_global_backward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_buffer_registration_hooks",
+    "_global_module_registration_hooks",
+    "_global_parameter_registration_hooks",
+)  # dictionaries of torch, which its functions ``register_module_*`` fill
 
 
 @contextlib.contextmanager
@@ -43,6 +57,7 @@ def fixed_arithmetic(floats: torch.dtype = torch.float32) -> Iterator[None]:
     with contextlib.ExitStack() as modes:
         _without_interceptors(modes)
         _without_saved_tensors_hooks(modes)
+        _without_global_module_hooks(modes)
         modes.enter_context(torch.inference_mode(mode=False))
         modes.enter_context(torch.autocast("cpu", enabled=False))
         modes.enter_context(torch.autograd.set_multithreading_enabled(mode=False))
@@ -70,6 +85,18 @@ def _without_saved_tensors_hooks(modes: contextlib.ExitStack) -> None:
             return
     except RuntimeError:  # there are some; only the innermost apply
         modes.enter_context(graph.saved_tensors_hooks(_unchanged, _unchanged))
+
+
+def _without_global_module_hooks(modes: contextlib.ExitStack) -> None:
+    """Take the caller's hooks for all modules off: they may replace results and gradients."""
+    for name in _GLOBAL_HOOKS:
+        hooks: dict[int, Any] = getattr(module, name)
+        modes.callback(hooks.update, dict(hooks))
+        modes.callback(hooks.clear)
+        hooks.clear()
+    kind = "_global_is_full_backward_hook"
+    modes.callback(setattr, module, kind, getattr(module, kind))
+    setattr(module, kind, None)
 
 
 def _unchanged(saved: torch.Tensor) -> torch.Tensor:

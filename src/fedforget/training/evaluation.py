@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedforget.algorithm.ids import Id
-from fedforget.errors import InvalidInput
+from fedforget.errors import InvalidInput, OutOfMemory, is_lack_of_memory
 from fedforget.training.sample_cache import as_tensor
 from fedforget.training.weights import Weights, float_type, load_weights
 
@@ -60,6 +60,11 @@ class TestSet:
                     x, y = self._x[start : start + _PIECE], self._y[start : start + _PIECE]
                     pieces.append(_matches(self._module(x).argmax(dim=-1), y))
         except Exception as error:
+            if is_lack_of_memory(error):
+                raise OutOfMemory(
+                    f"there is not enough memory to measure the model: {error}",
+                    hint="use a smaller model, or free some memory, and give the same command again",
+                ) from error
             raise InvalidInput(
                 f"the model cannot be measured on the test set: {type(error).__name__}: {error}",
                 hint="give a test set (x, y) that the model can classify, or none",

@@ -20,6 +20,7 @@ from fedforget.requests.lifecycle import Stage
 OFFLINE = "that the roots are those of the run's data: --run compares them with the run"
 SIGNATURE_ONLY = "that the statements of the receipt are true: --run compares them with the run"
 UNOPENED = "which client or sample the receipt is about: --opening shows it"
+LABELS = "that the labels are those of the run: a holder of the signing key can choose salts and sign; --run compares"
 OTHER_ID = "that the same record is not in the data under another id"
 
 
@@ -72,7 +73,9 @@ class ReceiptCheck:
     def not_shown(self) -> list[str]:
         """Return what this check did not show."""
         offline = [] if self.run_ok is not None else [OFFLINE] if self.absence_shown else [SIGNATURE_ONLY]
-        return [*offline, *([UNOPENED] if self.absence_shown and not self.opened else []), OTHER_ID]
+        unopened = [UNOPENED] if self.absence_shown and not self.opened else []
+        labels = [LABELS] if self.absence_shown and self.run_ok is None else []
+        return [*offline, *unopened, *labels, OTHER_ID]
 
     def as_dict(self) -> dict[str, Any]:
         """Return the facts that ``fedforget receipt verify --json`` prints."""

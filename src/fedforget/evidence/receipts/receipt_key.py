@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from pathlib import Path
 
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -11,14 +10,13 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedforget.disk.door import Door, read_named
+from fedforget.disk.ed25519 import load_honest_key
 from fedforget.disk.files import storage_errors, write_durably
 from fedforget.errors import InvalidInput, RunDamaged
-from fedforget.evidence.receipts.ed25519 import is_honest_key
 from fedforget.store.names import PRIVATE_KEY, PUBLIC_KEY
 
 NAMES = (PRIVATE_KEY, PUBLIC_KEY)
 MOST = 2**16  # bytes
-_PEM_BLOCK = re.compile(rb"\s*-----BEGIN ([A-Z0-9 ]+)-----[A-Za-z0-9+/=\s]+-----END \1-----\s*")
 _GIVE = f"give the run's {PUBLIC_KEY}"
 _ANOTHER = "restore both halves from a backup, or continue with a new key: `fedforget receipt show --new-key`"
 
@@ -139,24 +137,13 @@ def read_private_key(run: Path) -> Ed25519PrivateKey:
 def read_public_key(path: Path) -> Ed25519PublicKey:
     """Read an untrusted public key; raise InvalidInput if the file holds anything but one valid Ed25519 key."""
     try:
-        key = serialization.load_pem_public_key(_one_block(read_named(path, MOST, _GIVE)))
-    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise InvalidInput(f"{path} holds no public key, or more than that", hint=_GIVE) from error
-    if not isinstance(key, Ed25519PublicKey):
-        raise InvalidInput(f"{path} holds another kind of key", hint=_GIVE)
-    if not is_honest_key(key.public_bytes_raw()):
-        raise InvalidInput(
-            f"{path} holds a low-order or malformed Ed25519 key, for which signatures can be forged",
-            hint=f"do not trust its sender; give the run's {PUBLIC_KEY}",
-        )
-    return key
-
-
-def _one_block(data: bytes) -> bytes:
-    """Require exactly one PEM block: the parser of ``cryptography`` skips everything around the first one."""
-    if not _PEM_BLOCK.fullmatch(data):
-        raise ValueError("it is not one PEM block")
-    return data
+        data = read_named(path, MOST, _GIVE)
+    except ValueError as error:
+        raise InvalidInput(f"{path} holds no public key, or more than that: {error}", hint=_GIVE) from error
+    try:
+        return load_honest_key(data)
+    except ValueError as error:
+        raise InvalidInput(f"{path} holds {error}", hint=f"{_GIVE}; don't trust another one") from error
 
 
 def permissions_problem(run: Path) -> str | None:

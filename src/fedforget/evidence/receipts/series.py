@@ -1,7 +1,8 @@
 """Check that archived receipts lie in one event chain: a rewritten record is detected.
 
 Every full receipt proves that it continues the receipt before it. Where receipts are missing between two of an archive,
-the run can give a link: a proof that the one follows the other.
+the run can give a link: a proof that the last missing one, which the newer receipt names, follows the older. A link to
+the newer receipt itself would show less: an event has two ways back, and a rewritten record could take the other one.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FORMAT = "urn:fedforget:links:1"
 _LARGEST = 2**63
 _GAP = "get the receipts between them, or `fedforget receipt link RUN FILES --out LINKS`, and give --links"
 
-Links = dict[tuple[bytes, int, int], list[Step]]  # the run and the places of two receipts → the steps between them
+Links = dict[tuple[bytes, int, int], list[Step]]  # the run and two places in its chain → the steps between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,17 +123,18 @@ def _compare(older: Place, newer: Place, links: Links, found: SeriesCheck) -> No
         if newer.previous[1] != older.head:
             found.problems.append(f"{newer.file} continues another receipt than {older.file}: the record was rewritten")
     else:
-        steps = links.get((newer.run, older.sequence, newer.sequence))
+        between, head = newer.previous
+        steps = links.get((newer.run, older.sequence, between))
         if steps is None:
             found.problems.append(f"it is not shown that {newer.file} follows {older.file}: {_GAP}")
-        elif follow(older.sequence, older.head, newer.sequence, steps) != newer.head:
-            found.problems.append(f"the link between {both} does not lead from one to the other")
+        elif follow(older.sequence, older.head, between, steps) != head:
+            found.problems.append(f"the link between {both} does not lead from one to what the other continues")
         else:
             found.links_used += 1
 
 
 def make_links(run: OpenRun, places: Sequence[Place]) -> dict[str, Any]:
-    """Return the run's proofs that each of these receipts follows the previous one."""
+    """Return the run's proofs that what each of these receipts continues follows the receipt before it."""
     chain, beginning = run.record.chain, run.record.chain.hash_at(1)
     for place in places:
         event = chain.at(place.sequence)
@@ -141,9 +143,17 @@ def make_links(run: OpenRun, places: Sequence[Place]) -> dict[str, Any]:
                 f"{place.file} is not in the event chain of {run.path}: it is another run, or its record was rewritten",
                 hint="check it with `fedforget receipt verify FILE --key PUB --run RUN`",
             )
-    pairs = pairwise(sorted({place.sequence for place in places}))
-    made = [{"older": older, "newer": newer, "steps": _written(chain.proof(newer, older))} for older, newer in pairs]
+    made = []
+    for older, newer in pairwise(sorted({place.sequence: place for place in places}.values(), key=_sequence)):
+        if newer.previous is not None and newer.previous[0] > older.sequence:
+            between = newer.previous[0]
+            steps = _written(chain.proof(between, older.sequence))
+            made.append({"older": older.sequence, "newer": between, "steps": steps})
     return {"format": FORMAT, "run": beginning.hex(), "links": made}
+
+
+def _sequence(place: Place) -> int:
+    return place.sequence
 
 
 def read_links(files: Sequence[str | Path]) -> Links:

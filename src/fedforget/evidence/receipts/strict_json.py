@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from typing import Any, NoReturn
+from typing import Any
+
+from fedforget.disk.parsing import refuse_constant, unique_keys
 
 LONGEST = 2**20  # bytes; a receipt has about 2,000
 _DEEPEST = 32
@@ -20,7 +22,7 @@ def parse(data: bytes) -> Any:
     if text.startswith("\ufeff"):
         raise ValueError("it begins with a byte order mark")
     _require_shallow(text)
-    value = json.loads(text, object_pairs_hook=_once, parse_constant=_refuse)
+    value = json.loads(text, object_pairs_hook=unique_keys, parse_constant=refuse_constant)
     try:
         json.dumps(value, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
@@ -38,13 +40,3 @@ def _require_shallow(text: str) -> None:
             depth -= 1
         if depth > _DEEPEST:
             raise ValueError("it is nested too deeply")
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key is given twice")
-    return dict(pairs)
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON number")

@@ -20,14 +20,14 @@ from fedforget.algorithm.contents import CONTENT_BYTES, Contents, ContentsOf
 from fedforget.algorithm.ids import Id, IdSet, id_block
 from fedforget.algorithm.ports import Newcomer, RemoveOrder
 from fedforget.algorithm.seeds import Seed
-from fedforget.algorithm.tree import Leaf, joined, labels_of, leaves_of, root_of, roots_of
+from fedforget.algorithm.tree import Leaf, joined, labeller, labels_of, leaves_of, root_of, roots_of
 from fedforget.disk.files import write_durably
 from fedforget.disk.lock import exclusive_section
 from fedforget.disk.second_process import can_help, made
 from fedforget.errors import RunDamaged, shown
 from fedforget.store.books.content import Book
 from fedforget.store.books.file import BookFile
-from fedforget.store.books.tree import DEPTH, PARTS, client_leaves, number_of, root_at, roots_fit, sample_key
+from fedforget.store.books.tree import DEPTH, PARTS, client_leaves, number_of, roots_at, roots_fit, sample_key
 from fedforget.store.names import BOOKS
 
 _AT_ONCE = 4096  # clients: more cost more memory
@@ -50,6 +50,7 @@ class Books:
         known_roots: Mapping[str, bytes] | None = None,
     ) -> None:
         self._run, self.key, self._check = run, key, check
+        self._label_of = labeller(key)
         self._known_roots = dict(known_roots or {})
         self._open: dict[int, BookFile] = {}
         self._checked: set[int] = set()  # against their seals; also those that this process has written
@@ -60,10 +61,7 @@ class Books:
     # Reading
 
     def part_of(self, client: Id) -> int:
-        return number_of(self._label(client))
-
-    def _label(self, client: Id) -> bytes:
-        return labels_of(self.key, IdSet([client]))[0]
+        return number_of(self._label_of(client))
 
     def path_of(self, client: Id) -> Path:
         """Return the file that holds a client's book."""
@@ -178,7 +176,7 @@ class Books:
         book = self._read(number)
         for start in range(0, len(book.ends), _AT_ONCE):
             places = range(start, min(start + _AT_ONCE, len(book.ends)))
-            contents = replace(book.contents_of(slice(start, places.stop)), names=book.names)
+            contents = replace(book.contents_of(places), names=book.names)
             yield [book.client(place) for place in places], contents
 
     def client_leaves(self, number: int) -> dict[Id, Leaf]:
@@ -261,8 +259,10 @@ class Books:
                 book.reseed(seeds)
 
     def _set_roots(self, book: Book, clients: Iterable[Id]) -> None:
-        places = [place for client in clients if (place := book.place(client)) is not None]
-        book.set_roots({place: root_at(self.key, book, place) for place in places})
+        places = sorted(place for client in clients if (place := book.place(client)) is not None)
+        for start in range(0, len(places), _AT_ONCE):
+            some = places[start : start + _AT_ONCE]
+            book.set_roots(dict(zip(some, roots_at(self.key, book, some), strict=True)))
 
     @contextlib.contextmanager
     def _replacing(self, number: int) -> Iterator[Book]:

@@ -50,6 +50,7 @@ class BookFile:
                 self.close()
                 raise
         self._starts = self.header.starts
+        self._places: dict[Id, int] = {}  # of the clients that were looked up
 
     def close(self) -> None:
         self._open.close()
@@ -70,7 +71,12 @@ class BookFile:
 
     def place(self, client: Id) -> int | None:
         """Return the row of a client, or None if it has no book here."""
-        return self._find("clients", id_block(client), 0, self.header.clients)
+        place = self._places.get(client)
+        if place is None:
+            place = self._find("clients", id_block(client), 0, self.header.clients)
+            if place is not None:
+                self._places[client] = place
+        return place
 
     def seed(self, place: int) -> Seed:
         seed, nonce = (self._column(name, SEED_BYTES, place, place + 1).tobytes() for name in ("seeds", "nonces"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -39,16 +40,13 @@ def client_leaves(key: bytes, book: Book, run: Path) -> list[Leaf]:
     return [(label, commitment + root) for label, (commitment, root) in zip(labels, values, strict=True)]
 
 
-def root_at(key: bytes, book: Book, place: int) -> bytes:
-    """Return the root over the samples of the client in a row."""
-    return _roots_at(key, book, slice(place, place + 1))[0]
+def roots_at(key: bytes, book: Book, places: Sequence[int]) -> list[bytes]:
+    """Return the roots over the samples of the clients in some rows."""
+    keys = [sample_key(key, block) for block in split(book.clients[places].tobytes(), BLOCK_BYTES)]
+    return roots_of(keys, book.contents_of(places))
 
 
 def roots_fit(key: bytes, book: Book, places: slice) -> bool:
     """Return whether the clients in some rows have the roots of their samples."""
-    return _roots_at(key, book, places) == split(book.roots[places].tobytes(), LABEL_BYTES)
-
-
-def _roots_at(key: bytes, book: Book, places: slice) -> list[bytes]:
-    keys = [sample_key(key, block) for block in split(book.clients[places].tobytes(), BLOCK_BYTES)]
-    return roots_of(keys, book.contents_of(places))
+    rows = range(len(book.clients))[places]
+    return roots_at(key, book, rows) == split(book.roots[places].tobytes(), LABEL_BYTES)

@@ -1,10 +1,17 @@
-"""Validate an Ed25519 public key: the canonical encoding of a point of prime order (RFC 8032, section 5.1).
+"""Read untrusted Ed25519 public keys: only the canonical encoding of a point of prime order (RFC 8032, section 5.1).
 
 OpenSSL accepts any 32 bytes. For a key of small order a valid signature of every message can be forged without a
 private key.
 """
 
 from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 _P = 2**255 - 19
 _ORDER = 2**252 + 27742317777372353535851937790883648493
@@ -14,8 +21,33 @@ _BYTES = 32
 
 Point = tuple[int, int, int, int]  # extended coordinates: X, Y, Z, T with x = X/Z, y = Y/Z, xy = T/Z
 _NEUTRAL: Point = (0, 1, 1, 0)
+_PEM_BLOCK = re.compile(rb"\s*-----BEGIN ([A-Z0-9 ]+)-----[A-Za-z0-9+/=\s]+-----END \1-----\s*")
 
 
+def load_honest_key(pem: bytes) -> Ed25519PublicKey:
+    """Return the key in a PEM block. Raise ValueError if it is anything but one sound Ed25519 key.
+
+    The parser of ``cryptography`` skips everything around the first block; here nothing else may be there.
+    """
+    if not _PEM_BLOCK.fullmatch(pem):
+        raise ValueError("no public key, or more than that")
+    try:
+        key = serialization.load_pem_public_key(pem)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise ValueError("no public key, or more than that") from error
+    if not isinstance(key, Ed25519PublicKey):
+        raise ValueError("another kind of key")  # noqa: TRY004 (every bad key raises ValueError)
+    return honest_key(key.public_bytes_raw())
+
+
+def honest_key(raw: bytes) -> Ed25519PublicKey:
+    """Return the key of 32 bytes. Raise ValueError if signatures can be forged for it."""
+    if not is_honest_key(raw):
+        raise ValueError("a low-order or malformed Ed25519 key, for which signatures can be forged")
+    return Ed25519PublicKey.from_public_bytes(raw)
+
+
+@lru_cache(maxsize=4096)  # a client's key is asked for with each of its answers
 def is_honest_key(data: bytes) -> bool:
     """Return whether these bytes are the canonical encoding of a point of prime order."""
     point = _decoded(data)
