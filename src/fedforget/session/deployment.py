@@ -129,7 +129,9 @@ class Deployment:
         self._tell_finished()
 
     def _enrolled(self) -> list[Newcomer]:
-        waiting = self.run.remote.contacts.waiting(self.run.server.roster)
+        """Return the enrolled clients that have answered and taken the plan. Others join at a later contact."""
+        ready = self.reports.present - self.reports.problems.keys()
+        waiting = [each for each in self.run.remote.contacts.waiting(self.run.server.roster) if each.client in ready]
         return [Newcomer(each.client, None, (), Enrolled(each.commitment, each.root)) for each in waiting]
 
     def _tell_finished(self) -> None:
