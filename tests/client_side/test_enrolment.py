@@ -1,4 +1,4 @@
-"""An enrolment file that anybody may have written: only one that the holder of a sound key signed is accepted."""
+"""An enrolment file that any party may have written: only one that the holder of a sound key signed is accepted."""
 
 from __future__ import annotations
 

@@ -123,6 +123,17 @@ def test_receipts_of_clients_name_those_of_the_server(machines: Machines) -> Non
     assert {each["rounds_done"] for each in told} == {PLAN.rounds}
 
 
+def test_newcomer_has_the_plan_before_its_first_round(machines: Machines, tmp_path: Path) -> None:
+    file = machines.files / "3.json"
+    late = file.read_bytes()
+    file.unlink()
+    machines.flwr_run()
+    file.write_bytes(late)
+    machines.flwr_run()
+    assert machines.clients[3].status().has_plan
+    assert machines.digest() == inline(tmp_path / "inline")
+
+
 def test_another_plan_is_refused(machines: Machines) -> None:
     machines.flwr_run(rounds=1)
     with pytest.raises(PlanRefused, match="is a run with another plan"):

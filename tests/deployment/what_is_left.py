@@ -16,7 +16,7 @@ from tests.deployment.forensics import Wanted, pieces_of, search, tensors_of
 from tests.deployment.superlink import NAME, Deployment
 
 THERE = ("--federation", f"flower:{NAME}")
-CLIENTS = ("ward-4f1c90aa", "ward-77b02e13", "ward-c95d3f08", "ward-e2216b5d")
+CLIENTS = ("ward-4f1c9000", "ward-77b02e32", "ward-c95d3f64", "ward-e2216b96")  # other samples each
 PLAN = ("--data", "digits", "--clients-per-round", 2, "--batch-size", 8, "--local-steps", 2, "--rounds", 4)
 WARDS = """
 import hashlib

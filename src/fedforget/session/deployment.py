@@ -96,8 +96,11 @@ class Deployment:
         without = [
             parcels.client_in(each)
             for each in answers
-            if "plan" in each.body and each.body["plan"] != plan.digest and self._takes_part(each)
+            if "plan" in each.body and each.body["plan"] != plan.digest and not each.body.get("gone")
         ]
+        if without:
+            joining = {each.client for each in self.run.remote.contacts.waiting(self.run.server.roster)}
+            without = [client for client in without if client in self.run.server.roster or client in joining]
         self.reports.problems.update(self.federation.give_plan(without, plan.encode().decode()))
         self.reports.note_problems(examined)
         self.federation.met(answers)
@@ -109,9 +112,6 @@ class Deployment:
         for answer in answers:
             client = parcels.client_in(answer)
             self.reports.examine(client, standing_in(answer, client), may_be_ahead=client in ahead)
-
-    def _takes_part(self, answer: Parcel) -> bool:
-        return parcels.client_in(answer) in self.run.server.roster and not answer.body.get("gone")
 
     def _serve(self) -> None:
         """Add enrolled clients and carry out client requests until none is pending."""
@@ -129,7 +129,9 @@ class Deployment:
         self._tell_finished()
 
     def _enrolled(self) -> list[Newcomer]:
-        waiting = self.run.remote.contacts.waiting(self.run.server.roster)
+        """Return the enrolled clients that have answered and taken the plan. Others join at a later contact."""
+        ready = self.reports.present - self.reports.problems.keys()
+        waiting = [each for each in self.run.remote.contacts.waiting(self.run.server.roster) if each.client in ready]
         return [Newcomer(each.client, None, (), Enrolled(each.commitment, each.root)) for each in waiting]
 
     def _tell_finished(self) -> None:
