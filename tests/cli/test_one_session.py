@@ -55,6 +55,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(TorchLearner, "__init__", "learner")
     count(ClientData, "content", "sample hashed")
     count(PlanFile, "decode", "plan read")
+    monkeypatch.setattr("fedforget.store.plan_file._decoded", PlanFile.decode)  # without its cache
     count(Books, "_replacing", "replaced a book")
     monkeypatch.setattr(Database, "_rebuilt", rebuilt)
     return counts

@@ -50,6 +50,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     count(directory, "_open", "opened")
     count(RunLock, "__enter__", "locked")
     count(PlanFile, "decode", "plan read")
+    monkeypatch.setattr("fedforget.store.plan_file._decoded", PlanFile.decode)  # without its cache
     count(TorchLearner, "__init__", "learner")
     monkeypatch.setattr(Database, "_rebuilt", rebuilt)
     return counts
