@@ -46,7 +46,7 @@ def test_recorded_dataset_gives_one_clients_part() -> None:
     [
         ({"own": "ward_data:broken"}, "w", "cannot be read: RuntimeError: the database is gone"),
         ({"own": "ward_data:none"}, "w", "cannot be read: AttributeError"),
-        ({"own": "no_such_module:samples"}, "w", "cannot be read: ModuleNotFoundError"),
+        ({"own": "no_such_module:samples"}, "w", "cannot be read: there is no module"),
         (DIGITS, 9, "the dataset has no client 9"),
         ({**DIGITS, "partition_seed": "?"}, 1, "names a dataset that cannot be read"),
         ({}, "w", "records no source of its samples"),

@@ -273,7 +273,7 @@ def server_store_first_uses_not_rewound(patch: Patch) -> None:
                 "INSERT OR REPLACE INTO first_rounds VALUES (?, ?)",
                 [pair for pair in known.items() if pair[0] in self.roster],
             )
-        self._reload()
+        self._known_uses = None
 
     patch.setattr(ServerStore, "rewind", rewind)
 

@@ -939,6 +939,7 @@ def hooks_for_all_modules() -> Iterator[None]:
     finally:
         for handle in handles:
             handle.remove()
+        cast(Any, hooks)._global_forward_hooks_with_kwargs.clear()  # ``remove`` forgets it
 
 
 MODES: dict[str, Callable[[], contextlib.AbstractContextManager[Any]]] = {

@@ -20,6 +20,7 @@ from fedforget.errors import CommitsLost, FedForgetError, RunDamaged
 from fedforget.health.doctor import examine
 from fedforget.requests.batches import Batches
 from fedforget.requests.inbox import Inbox
+from fedforget.session.work import RunWork
 from fedforget.store import run_directory
 from fedforget.store.server_store import ServerStore
 from fedforget.store.uses import Uses
@@ -53,7 +54,7 @@ CRASHES: dict[str, tuple[type, str, int]] = {
     "begun": (ServerStore, "begin", 1),
     "removed": (Batches, "removed", 1),
     "recomputing": (ServerStore, "_commit", 2),
-    "recomputed": (Batches, "recomputed", 1),
+    "recomputed": (RunWork, "outcome", 1),
     "completed": (Batches, "completed", 1),
 }
 

@@ -66,7 +66,9 @@ def leaves_of(key: bytes, ids: IdSet, contents: Sequence[bytes]) -> list[Leaf]:
     blocks = ids.blocks.tobytes()
     salts = _cipher(key).update(blocks)
     labels = _hashes(_LABEL, _beside(salts, blocks, BLOCK_BYTES))
-    return list(zip(labels, _hashes(_VALUE, _beside(salts, b"".join(contents), CONTENT_BYTES)), strict=True))
+    starts = range(0, len(salts), SALT_BYTES)
+    salted = [salts[at : at + SALT_BYTES] + content for at, content in zip(starts, contents, strict=True)]
+    return list(zip(labels, _hashes(_VALUE, salted), strict=True))
 
 
 def roots_of(keys: Sequence[bytes], contents: Contents) -> list[bytes]:

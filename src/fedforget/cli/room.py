@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fedforget.algorithm.plan import Plan, goal_of
+from fedforget.cli.plan_text import size
 from fedforget.errors import OutOfMemory, StorageFailed
 from fedforget.planner.storage import kept_bytes
 
@@ -42,8 +43,9 @@ def _require_disk(path: Path, needed: int) -> None:
         return
     if needed > free:
         raise StorageFailed(
-            f"the run needs about {needed / 1e6:,.0f} MB, but {place} has {free / 1e6:,.0f} MB free",
-            hint="free some space, keep fewer models (--keep), or stop earlier (--until-round)",
+            f"the run needs about {size(needed)}, but {place} has {size(free)} free",
+            hint="free some space and give the same command again; or keep fewer models (--keep), or stop earlier "
+            "(--until-round)",
         )
 
 
@@ -53,8 +55,8 @@ def _require_memory(model_bytes: int) -> None:
     needed, free = _COPIES * model_bytes + _LAYERS, free_memory()
     if free is not None and needed > free:
         raise OutOfMemory(
-            f"there is not enough memory: a training of this model needs about {needed / 1e6:,.0f} MB more, "
-            f"and {free / 1e6:,.0f} MB can be had",
+            f"there is not enough memory: a training of this model needs about {size(needed)} more, "
+            f"and {size(free)} can be had",
             hint="use a smaller model, or free some memory",
         )
 
