@@ -29,7 +29,7 @@ def disk_of(free: int, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(500_000, monkeypatch)
     error = refused(StorageFailed.exit_code, StorageFailed.code, *TRAIN, "--out", tmp_path / "run")
-    assert "the run needs about 1 MB" in error["message"]
+    assert "the run needs about 1.0" in error["message"]
     assert not (tmp_path / "run").exists()
     assert good_json(*TRAIN, "--until-round", "1", "--out", tmp_path / "run")["rounds_done"] == 1
 
@@ -37,7 +37,7 @@ def test_a_run_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monk
 def test_femnist_does_not_fit_on_forty_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(40_000_000, monkeypatch)
     plan, sizes = Plan(5, 10, 20, 350), [228] * 3556
-    with pytest.raises(StorageFailed, match="needs about 9,3") as refusal:
+    with pytest.raises(StorageFailed, match="needs about 9.3") as refusal:
         room_for(tmp_path / "run", None)(plan, sizes, 26_400_000)
     assert "--keep" in (refusal.value.hint or "")
     disk_of(10_000_000_000, monkeypatch)
