@@ -37,7 +37,7 @@ def test_a_run_that_does_not_fit_on_the_disk_leaves_nothing(tmp_path: Path, monk
 def test_femnist_does_not_fit_on_forty_megabytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk_of(40_000_000, monkeypatch)
     plan, sizes = Plan(5, 10, 20, 350), [228] * 3556
-    with pytest.raises(StorageFailed, match="needs about 9.3") as refusal:
+    with pytest.raises(StorageFailed, match=r"needs about 9\.3") as refusal:
         room_for(tmp_path / "run", None)(plan, sizes, 26_400_000)
     assert "--keep" in (refusal.value.hint or "")
     disk_of(10_000_000_000, monkeypatch)
