@@ -8,19 +8,14 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedforget.data.client_data import ClientData
-from fedforget.disk.database import Database
-from fedforget.disk.lock import RunLock
 from fedforget.federation.local import LocalFederation
-from fedforget.store import run_directory
 from fedforget.store.books.books import Books
-from fedforget.store.plan_file import PlanFile
-from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import PLAN, good, train
+from tests.counting import counting
 
 ROUNDS_ONLY = {
     "locked": 1, "opened": 1, "plan read": 1, "federation": 1, "learner": 1, "rebuilt server.db": 1,
@@ -32,33 +27,12 @@ ONCE = {**ROUNDS_ONLY, "replaced a book": 1}
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what the commands of a test do."""
-    counts: Counter[str] = Counter()
-
-    def count(owner: Any, name: str, label: str) -> None:
-        real = getattr(owner, name)
-
-        def counting(*given: Any, **named: Any) -> Any:
-            counts[label] += 1
-            return real(*given, **named)
-
-        monkeypatch.setattr(owner, name, counting)
-
-    rebuild = Database._rebuilt
-
-    def rebuilt(database: Database) -> Path:
-        counts[f"rebuilt {database.path.name}"] += 1
-        return rebuild(database)
-
-    count(run_directory, "_open", "opened")
-    count(RunLock, "__enter__", "locked")
-    count(LocalFederation, "__init__", "federation")
-    count(TorchLearner, "__init__", "learner")
-    count(ClientData, "content", "sample hashed")
-    count(PlanFile, "decode", "plan read")
-    monkeypatch.setattr("fedforget.store.plan_file._decoded", PlanFile.decode)  # without its cache
-    count(Books, "_replacing", "replaced a book")
-    monkeypatch.setattr(Database, "_rebuilt", rebuilt)
-    return counts
+    return counting(
+        monkeypatch,
+        (LocalFederation, "__init__", "federation"),
+        (ClientData, "content", "sample hashed"),
+        (Books, "_replacing", "replaced a book"),
+    )
 
 
 @pytest.mark.parametrize("level", [("--client", "1"), ("--client", "2", "--sample", "10")])

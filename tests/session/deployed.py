@@ -190,3 +190,12 @@ class Deployed:
         """Let these clients not answer from now on; no names: all answer."""
         nodes = {self.node_of(client) for client in clients}
         self.grid.fault = lambda message: None if message.metadata.dst_node_id in nodes else message
+
+    def silence_at_removal(self, client: Id) -> None:
+        """Let a client answer what would change, and not the order to remove."""
+
+        def fault(message: Any) -> Any:
+            body = str(message.content.config_records["fedforget"]["body"])
+            return None if message.metadata.dst_node_id == self.node_of(client) and '"remove"' in body else message
+
+        self.grid.fault = fault

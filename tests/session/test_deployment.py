@@ -227,11 +227,7 @@ def test_erasing_silent_client_finishes_its_own_waiting_request(there: Deployed,
     there.train()
     there.withdraw(4, used(there, 4))
 
-    def after_the_question(message: Any) -> Any:
-        body = str(message.content.config_records["fedforget"]["body"])
-        return None if message.metadata.dst_node_id == there.node_of(4) and '"remove"' in body else message
-
-    there.grid.fault = after_the_question
+    there.silence_at_removal(4)
     with pytest.raises(ClientUnreachable):
         there.run_pending()
     there.silence(4)

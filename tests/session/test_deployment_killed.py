@@ -103,11 +103,7 @@ class Life:
         there = self.there
         there.withdraw(client, next(iter(there.memory.first_steps(client))))
 
-        def after_the_question(message: Any) -> Any:
-            body = str(message.content.config_records["fedforget"]["body"])
-            return None if message.metadata.dst_node_id == there.node_of(client) and '"remove"' in body else message
-
-        there.grid.fault = after_the_question
+        there.silence_at_removal(client)
         with pytest.raises(ClientUnreachable):
             there.run_pending()
         there.silence(client)

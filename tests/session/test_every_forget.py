@@ -86,11 +86,7 @@ def test_silent_client_whose_request_waits_calls_forget_once(tmp_path: Path, cal
     there.train(3)
     handle = there.withdraw(4, used(there, 4))
 
-    def after_the_question(message: Any) -> Any:
-        body = str(message.content.config_records["fedforget"]["body"])
-        return None if message.metadata.dst_node_id == there.node_of(4) and '"remove"' in body else message
-
-    there.grid.fault = after_the_question
+    there.silence_at_removal(4)
     with pytest.raises(ClientUnreachable):
         there.run_pending()
     there.silence(4)

@@ -7,21 +7,16 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from fedforget.algorithm.seeds import SeedSource
 from fedforget.client_side import ClientState, directory
-from fedforget.disk.database import Database
-from fedforget.disk.lock import RunLock
 from fedforget.federation.flower.post import GridPost
 from fedforget.flower import server
 from fedforget.flower.server import ShowProgress
-from fedforget.store import run_directory
-from fedforget.store.plan_file import PlanFile
-from fedforget.training.local_sgd import TorchLearner
 from tests.cli.commandline import good
+from tests.counting import counting
 from tests.requests.world import DATA
 from tests.session.deployed import Deployed
 
@@ -29,31 +24,7 @@ from tests.session.deployed import Deployed
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     """Counts what happens from now on."""
-    counts: Counter[str] = Counter()
-
-    def count(owner: Any, name: str, label: str) -> None:
-        real = getattr(owner, name)
-
-        def counting(*given: Any, **named: Any) -> Any:
-            counts[label] += 1
-            return real(*given, **named)
-
-        monkeypatch.setattr(owner, name, counting)
-
-    rebuild = Database._rebuilt
-
-    def rebuilt(database: Database) -> Path:
-        counts[f"rebuilt {database.path.name}"] += 1
-        return rebuild(database)
-
-    count(run_directory, "_open", "opened")
-    count(directory, "_open", "opened")
-    count(RunLock, "__enter__", "locked")
-    count(PlanFile, "decode", "plan read")
-    monkeypatch.setattr("fedforget.store.plan_file._decoded", PlanFile.decode)  # without its cache
-    count(TorchLearner, "__init__", "learner")
-    monkeypatch.setattr(Database, "_rebuilt", rebuilt)
-    return counts
+    return counting(monkeypatch, (directory, "_open", "opened"))
 
 
 def served(there: Deployed, until: int) -> list[str]:
