@@ -34,6 +34,7 @@ from benchmarks.federations import SMALL, cnn, digits, images, mlp
 from benchmarks.harness import give, options
 from benchmarks.side_by_side import SKIPPED_ROUNDS, CannotRun, Comparison, Steady, compare
 from fedforget.algorithm.plan import LocalOptimizer, Plan
+from fedforget.federation.flower.processes import QUIET
 
 TITLE = "Training, beside Flower's simulation"
 APP = Path(__file__).resolve().parent / "flower_app"
@@ -41,14 +42,6 @@ CNN_LIMIT, MLP_LIMIT = 1.8, 10.0
 ATTEMPTS = 2  # Ray now and then hangs while it starts
 PATIENCE = 150.0  # seconds for a whole simulation; starting takes about 25
 GRACE = 5.0
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_DISABLE_IMPORT_WARNING": "1",
-    "NO_COLOR": "1",
-}
 
 
 # Flower

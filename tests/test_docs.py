@@ -23,18 +23,7 @@ import fedforget
 from fedforget import errors
 from fedforget.algorithm import ports
 from fedforget.cli import app as cli
-from fedforget.cli import (
-    client,
-    client_audit,
-    datasets,
-    enrolling,
-    learning,
-    planning,
-    proving,
-    reading,
-    receipts,
-    requests,
-)
+from fedforget.cli import proving
 from fedforget.requests.lifecycle import Stage
 from fedforget.store import metrics, plan_file, record, run_directory, server_store, uses
 from fedforget.store.plan_file import PlanFile
@@ -43,18 +32,7 @@ from tests.test_rooms import ALLOWED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-COMMANDS = (
-    client,
-    client_audit,
-    datasets,
-    enrolling,
-    learning,
-    planning,
-    proving,
-    reading,
-    receipts,
-    requests,
-)  # importing them fills the program
+cli.commands()  # importing the modules fills the program
 
 
 def text_of(name: str) -> str:

@@ -25,7 +25,7 @@ from fedforget.errors import InvalidInput, TrainingFailed, shown
 from fedforget.federation.flower.trainer import MOST_NODES
 
 MARK = "FLWR_HOME"  # the variable whose value is the directory of one simulation
-_QUIET = {
+QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
@@ -76,7 +76,7 @@ class Home:
         here = Path(sys.executable).parent
         return {
             **os.environ,
-            **_QUIET,
+            **QUIET,
             MARK: str(self.path),
             "RAY_TMPDIR": str(self.path),
             "PATH": f"{here}{os.pathsep}{os.environ.get('PATH', '')}",
